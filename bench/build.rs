@@ -2,8 +2,8 @@
 //! with the definitions of mimalloc's release build.
 //!
 //! Sets `GLEBE_BENCH_MIMALLOC` to the library's path, or `GLEBE_BENCH_NO_MIMALLOC` to the reason
-//! why the build failed, for a row of the report. `GLEBE_BENCH_C` is the source folder, which that
-//! benchmark compiles as its C project.
+//! why the build failed. `GLEBE_BENCH_C` is the source folder, which that benchmark compiles as its
+//! C project.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn mimalloc() -> Result<PathBuf, String> {
     println!("cargo:rustc-env=GLEBE_BENCH_C={}", source.display());
     let library = Path::new(&var("OUT_DIR")?).join("libmimalloc.so");
     let mut build = cc::Build::new();
-    // Always a release build.
+    // The benchmark compares release builds, so mimalloc is optimized in every cargo profile.
     build.opt_level(3).debug(false).pic(true).warnings(false).include(&include).include(&source);
     for name in ["NDEBUG", "MI_BUILD_RELEASE", "MI_MALLOC_OVERRIDE", "MI_SHARED_LIB"] {
         build.define(name, None);

@@ -4,7 +4,7 @@
 # artifacts/TARGET. To run an input again, pass its path to the target.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-# A folder of its own, since the flags differ from the other build's.
+# Uses its own folder, because the flags differ from those of other builds.
 target_dir=$(realpath -m "${CARGO_TARGET_DIR:-$here/target}")/fuzz
 cd "$here"
 seconds=${1:-60}

@@ -116,8 +116,8 @@ else
     export RUSTC=$compiler
 fi
 
-# Only Rust code is checked here, and nothing is linked: without a cross compiler the machine's own
-# compiles the C sources of dependencies.
+# Only Rust code is checked here, and nothing is linked, so without a cross compiler the machine's
+# own C compiler compiles the C sources of dependencies.
 if ! command -v aarch64-linux-gnu-gcc >/dev/null; then
     export CC_aarch64_unknown_linux_gnu=cc AR_aarch64_unknown_linux_gnu=ar
 fi

@@ -4,7 +4,7 @@
     scripts/client_talk.py pymemcache|pylibmc|django PORT
 
 Stores, reads, exchanges, counts and deletes values of many lengths under keys of many lengths, and
-waits for one to expire. Exits with 0 if every answer was right, with 3 if the client is missing.
+waits for one to expire. Exits with 3 if the client is missing.
 """
 
 import sys
@@ -14,9 +14,10 @@ HOST = "127.0.0.1"
 # Lengths of values in bytes: around 0, one page, two pages, and nearly the most of an item.
 LENGTHS = [0, 1, 100, 4000, 4095, 4096, 4097, 8191, 8193, 100_000, 1_000_000]
 KEY_MAX = 250
-# More bytes than the default limit of an item with its key.
+# A value that with its key exceeds the default limit of an item.
 TOO_LONG = 1 << 20
-# Seconds. Items expire on whole seconds.
+# Seconds after which items expire, and after which they are surely gone, because they expire on
+# whole seconds.
 EXPIRES, OVER = 1, 2.5
 
 

@@ -6,8 +6,8 @@
 Uses what is installed: a conversation through each Python client, the examples of docs/serve.md,
 memccapable, memtier_benchmark, Prometheus' exporter. FOLDER (or GLEBE_CHECKOUTS) may hold checkouts
 of the projects' own tests in `pymemcache`, `pylibmc`, `django` and `memcached`, at the installed
-versions. Keeps nothing of them. Prints a table, and `skipped:` with the reason for what is missing.
-Exits with 0 if nothing failed, with 1 otherwise.
+versions. Prints a table, and `skipped:` with the reason for what is missing. Exits with 1 if
+anything failed.
 """
 
 import argparse
@@ -109,7 +109,6 @@ def main():
 
 
 def checkout(args, name):
-    """Returns the folder of a suite's project, or None if there is none."""
     path = pathlib.Path(args.checkouts or "/nonexistent") / name.removesuffix("-suite")
     return path if path.is_dir() else None
 
@@ -125,7 +124,6 @@ def run(command, patience=PATIENCE, **how):
 
 
 def python_with(*modules):
-    """Returns a Python that has all of these modules."""
     for python in filter(None, PYTHONS):
         has = subprocess.run([python, "-c", "import " + ", ".join(modules)], capture_output=True)
         if has.returncode == 0:
@@ -175,8 +173,8 @@ def memtier(glebe, _checkout, _scratch):
 
 
 def exporter(glebe, _checkout, _scratch):
-    """Reads the server's statistics with Prometheus' own exporter, which answers with an error if a
-    series comes twice."""
+    """Reads the server's statistics with Prometheus' own exporter, which fails if a series comes
+    twice."""
     names = ("memcached_exporter", "prometheus-memcached-exporter")
     program = next(filter(None, map(shutil.which, names)), None)
     if not program:
@@ -286,7 +284,7 @@ def memcached_suite(glebe, checkout, _scratch):
     return out.strip().splitlines()[-1]
 
 
-# The command in the page's blocks, at another port: other servers may use the usual one.
+# Replaces `glebe` in the page's blocks, with another port: other servers may use the usual one.
 COMMAND = """#!/bin/sh
 verb=$1
 shift

@@ -9,8 +9,8 @@ and with a block that takes all of it after every put, so that each entry is los
 
 Needs a Python with glebe, distributed, zict and pytest: `scripts/python.sh test` has one. CHECKOUT
 is a work tree or a git directory; without it the script clones the repository at the installed
-version. Prints `skipped:` if it gets neither. Keeps nothing of distributed.
-Exits with 0 if all tests but those of KNOWN passed, or it was skipped; with 1 otherwise.
+version. Prints `skipped:` if a module or the tests are missing. Exits with 1 if a test failed that
+is not in KNOWN.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ TESTS = "distributed/tests/test_spill.py"
 PATIENCE_S = 120
 # Tests that must fail, and why.
 KNOWN = {}
-# Known failures as root: root may write to a folder without the right to.
+# Tests that must fail as root, because root may write where a folder's mode forbids it.
 KNOWN_ROOT = {"test_spillbuffer_oserror": "root writes where a mode forbids it"}
 # A plugin for pytest: replaces what a worker spills to.
 CONFTEST = '''

@@ -15,7 +15,7 @@ def main():
     page = pathlib.Path(sys.argv[1], "doc", "glebe", "all.html").read_text()
     kinds = re.findall(r'<h3 id="([a-z]+)">.*?</h3><ul class="all-items">(.*?)</ul>', page)
     links = {kind: re.findall(r'href="([^"]+)"', items) for kind, items in kinds}
-    # Each crate shows the units, the page size and the error of the kernel again: those count once.
+    # Several modules show the same item, such as the page size. Each of these items counts once.
     shared = {
         link.rpartition("/")[2]
         for all_links in links.values()

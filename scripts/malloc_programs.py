@@ -9,7 +9,7 @@ time, and leave no process. Each runs plainly; some also run in other circumstan
 the allocator off, as another user, with kernel calls denied, in a small memory cgroup, with few
 addresses. With --long all do, on more data. With --self-test the library is one of several with a
 known fault, which must be noticed. Prints a table, and `skipped:` with the reason for what is
-missing. Exits with 0 if nothing failed, with 1 otherwise.
+missing. Exits with 1 if anything failed.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from programs.place import (Failed, NOBODY, Place, Skipped, SOURCES, adopt_orpha
 PATIENCE, PATIENCE_LONG, PATIENCE_SELF_TEST = 60, 300, 10
 SCALE_LONG = 4
 ADDRESS_LIMIT = 3 << 30
-# What a cgroup may hold beyond the program's peak without a limit: allocators for many threads keep
-# a few huge pages more, whatever the program's size.
+# Limit of a small cgroup: the program's peak without a limit times ROOM, and ROOM_KIB more, because
+# an allocator for many threads keeps a few more huge pages, even for a small program.
 ROOM, ROOM_KIB = 1.25, 8 << 10
 # Programs for a small cgroup: they take memory, free it and take it again.
 GROUPED = ["threads", "python", "redis"]
@@ -42,7 +42,6 @@ GROUPED = ["threads", "python", "redis"]
 
 @dataclasses.dataclass(frozen=True)
 class Circumstance:
-    """The conditions in which a program runs."""
     name: str
     options: str = ""
     uid: int | None = None
@@ -104,14 +103,13 @@ def main():
             return self_test(folder)
         if not args.lib or not os.path.exists(args.lib):
             parser.error(f"--lib {args.lib}: not there; cargo build -p glebe-preload")
-        # A place where every user can read the library.
+        # Copies the library to a place where every user can read it.
         library = pathlib.Path(shutil.copy(args.lib, folder))
         library.chmod(0o755)
         return 1 if run_all(args, folder, library) else 0
 
 
 def run_all(args, folder, library):
-    """Returns the number of runs that failed."""
     runs = Runs(folder, SCALE_LONG if args.long else 1, PATIENCE_LONG if args.long else PATIENCE)
     every = circumstances(folder)
     if args.circumstances:
@@ -134,7 +132,7 @@ def wanted(name, circumstance, args):
 
 
 class Runs:
-    """Runs programs. Keeps each one's result without another malloc, and its peak."""
+    """Runs programs. Keeps each program's result without another malloc, and its peak."""
 
     def __init__(self, folder, scale, patience):
         self.folder, self.scale, self.patience = folder, scale, patience
@@ -192,7 +190,6 @@ class Runs:
         return self.bare[key]
 
     def peak_kib(self, name):
-        """Returns the program's peak without the library, in KiB."""
         if name not in self.peaks_kib:
             with Group("programs") as group:
                 self.once(name, Circumstance("without", group=group), None)

@@ -3,12 +3,12 @@
 
 Takes a checkout of memcached, or its git directory, and the command `glebe`. Puts the tests into a
 temporary folder beside a wrapper with the name of the server they start, runs each, and prints a
-table. Keeps nothing of memcached. Prints `skipped:` if the checkout or Perl is missing.
+table. Prints `skipped:` if the checkout or Perl is missing.
 
     scripts/memcached_tests.py [--glebe target/debug/glebe] CHECKOUT [TEST ...]
 
 The lists below name each test of memcached: those that run, and those that do not, and why. Exits
-with 0 if each test ended as expected and the lists name all tests; with 1 otherwise.
+with 1 unless each test ended as expected and the lists name all tests.
 """
 
 import argparse
@@ -48,7 +48,7 @@ LEFT_OUT = {
     r"udp": "UDP, which is not spoken here",
     r"watcher.*": "the command watch, which is not here",
 }
-# Tests that name memcached's class of 70 kB items, and the names to replace by glebe's class.
+# Memcached's names for its class of 70 kB items, with glebe's names, and the tests that use them.
 CLASS = [('{"items:31:', '{"items:2:'), ('{"31:', '{"2:')]
 CLASSES = ["issue_163", "issue_22", "slabs-cas"]
 # Tests that are known to fail, and why.
@@ -134,7 +134,6 @@ def missing(checkout):
 
 
 def unpack(checkout, folder):
-    """Copies the tests from a work tree or a git directory."""
     if (checkout / "t").is_dir():
         for name in ["t", "doc"]:
             shutil.copytree(checkout / name, folder / name)
@@ -198,7 +197,7 @@ def run_one(folder, test):
     begin = time.monotonic()
     patience = PATIENCE_KNOWN if test in KNOWN else PATIENCE
     command = ["perl", f"-I{folder}/t/lib", f"t/{test}.t"]
-    # A session of its own, to kill all servers with the test.
+    # The test gets a session of its own, so that all its servers can be killed with it.
     ran = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, text=True,
                            errors="replace", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:

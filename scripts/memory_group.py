@@ -24,7 +24,7 @@ class Group:
         try:
             if not (self.path / self.peak_file).exists():
                 raise OSError(f"{self.path}/{self.peak_file}: no such file")
-            # Without swap: the program must fit.
+            # Turns swap off, because the program must fit in memory.
             no_swap = "memory.swappiness" if is_v1 else "memory.swap.max"
             if (self.path / no_swap).exists():
                 (self.path / no_swap).write_text("0")
@@ -45,7 +45,6 @@ class Group:
         self.path.rmdir()
 
     def enter(self):
-        """Moves the calling process into the cgroup."""
         (self.path / "cgroup.procs").write_text("0")
 
     def peak_kib(self):

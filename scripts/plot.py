@@ -44,7 +44,6 @@ class Canvas:
         self.y += 56
 
     def legend(self, entries):
-        """Draws squares with a class or a colour, and their names."""
         x = MARGIN
         for look, name in entries:
             self.add("rect", x=x, y=self.y, width=12, height=12, rx=3, **look)
@@ -107,7 +106,7 @@ def granules(canvas, data):
 
 
 def finding(rows, size_of):
-    """Returns what the largest block says: glebe's median, and the fastest other's."""
+    """Returns the heading: for the largest block, glebe's median and the fastest other's."""
     largest = max(row["pages"] for row in rows)
     medians = {row["who"]: row["median"] for row in rows if row["pages"] == largest}
     own = medians.pop("glebe", None)

@@ -36,7 +36,6 @@ fetch() {
     cp "$1" "$made_of"
 }
 
-# Makes the environment if it is missing.
 environment() {
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         skip "$(python3 --version) is too old; it needs 3.11"
@@ -108,7 +107,6 @@ os.execv(sys.argv[2], sys.argv[2:])' "$scratch/home" "$(command -v /usr/bin/pyth
     return $status
 }
 
-# Builds a wheel for each free-threaded interpreter, and tests it.
 free_threaded() {
     local name env found=
     for name in python3.14t python3.15t; do

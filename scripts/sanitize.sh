@@ -3,9 +3,9 @@
 # Needs a nightly toolchain; without one prints `skipped:` and why.
 #
 # The sanitizers see every access that the compiler makes. They do not see the copies in and out of
-# a reserve, which are assembly: the address sanitizer would not find one out of bounds, and for the
-# thread sanitizer they are no accesses. The test itself checks the copied bytes, and `Mapping` and
-# `Frames` check the bounds.
+# a reserve, which are assembly: the address sanitizer finds no copy out of bounds, and the thread
+# sanitizer no race of a copy. The test itself checks the copied bytes, and `Mapping` and `Frames`
+# check the bounds.
 #
 # The thread sanitizer needs a standard library built with it. If its sources are not installed, the
 # script links the ordinary one, whose inner ordering the sanitizer does not see. tsan.supp beside
@@ -38,7 +38,7 @@ sanitize() {
         --test it "$@" -- --test-threads=1 --skip swap_store "$test::" || failed+=("$name $test")
 }
 
-# The harness and the word that fork wipes live to the end, and are no leaks.
+# Allows linking the ordinary standard library, which is built without a sanitizer.
 mismatch=-Cunsafe-allow-abi-mismatch=sanitizer
 sanitize address "$mismatch" stress
 sanitize address "$mismatch" reserve

@@ -44,7 +44,6 @@ TEST_ATTRIBUTE = re.compile(
 
 
 def blank(text):
-    """Returns blanks of the text's shape: offsets and lines stay."""
     return re.sub(r"[^\n]", " ", text)
 
 
@@ -95,7 +94,7 @@ def body_start(code, at):
 
 
 def test_regions(code):
-    """Returns the (start, end) offsets of items built only for tests, fuzzing or models."""
+    """Returns the offsets of items built only for tests, fuzzing or models."""
     regions = []
     for match in TEST_ATTRIBUTE.finditer(code):
         if regions and match.start() < regions[-1][1]:
@@ -107,7 +106,6 @@ def test_regions(code):
 
 
 def skip_attributes(code, at):
-    """Returns the offset past further `#[...]` at `at`."""
     further = re.compile(r"\s*#\[[^\]]*\]")
     while match := further.match(code, at):
         at = match.end()
@@ -184,7 +182,7 @@ def findings(path, source, test_only=()):
 
 
 def library_findings(path, source, code, line_of, tested):
-    """Yields findings of the rules that hold only for the library crate."""
+    """Yields findings of the rules that hold only for the library's crates."""
     for match in re.finditer(r"(?<![\w.])4_?096(?![\d_.])", source):
         if not tested(match.start()):
             yield line_of(match.start()), True, "a page size as a number; it is read at run time"
@@ -205,13 +203,14 @@ FILE_CALL = re.compile(
     r"|\.\s*(?:open|write_all|read_to_end|read_exact_at|metadata|exists)\s*\("
     r"|(?<!meta)\.\s*is_dir\s*\("
 )
-# Files without fault points: a point takes a lock, which a signal handler and the program's own
-# calls may not.
+# Files without fault points, because a point takes a lock, which a signal handler and the program's
+# own calls may not.
 POINTLESS = ("sys/files/file.rs", "sys/processes/sigbus/fill.rs", "sys/processes/stand_in.rs")
 
 
 def fault_points(path, code, line_of, tested):
-    """Yields each function of `sys` that calls the kernel without a fault point."""
+    """Yields each function of `sys` that calls the kernel without a fault point, and each call on a
+    file that does not use sys::file."""
     inside = path.partition("/src/")[2].removeprefix("internal/")
     if not inside.startswith("sys/") or inside.startswith(POINTLESS):
         return
@@ -225,7 +224,6 @@ def fault_points(path, code, line_of, tested):
 
 
 def is_test_file(path, test_only):
-    """Returns true if a file is only for tests."""
     own = {path.removesuffix(".rs"), *(p.as_posix() for p in pathlib.PurePosixPath(path).parents)}
     return path.endswith("/tests.rs") or "/tests/" in path or not own.isdisjoint(test_only)
 
@@ -257,7 +255,7 @@ def totals(sources, test_only):
 
 
 TYPE = re.compile(r"(?P<public>\bpub(?:\([^)]*\))?\s+)?\b(?:struct|enum|union|trait)\s+(?P<name>[A-Z]\w*)")
-# A private type of so few lines may share its name.
+# A private type of at most this many lines may share its name.
 SMALL_TYPE = 10
 
 
@@ -285,7 +283,6 @@ def shared_names(sources, test_only):
 
 
 def comment_words(sources):
-    """Returns the number of words in the comments of the library."""
     words = 0
     for path, source in sources.items():
         if part_of_library(path):
@@ -295,7 +292,6 @@ def comment_words(sources):
 
 
 def check(root):
-    """Checks every Rust file of the workspace. Returns the exit status."""
     files = sorted(
         file
         for top in ("crates", "bench", "fuzz")

@@ -45,7 +45,7 @@ def main():
         os.environ["GLEBE_LONG"] = "1"
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A short name: paths of sockets have at most 107 bytes.
+    # The name is short, because paths of sockets have at most 107 bytes.
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="gt-"))
     scratch.chmod(0o711)
     try:

@@ -26,7 +26,6 @@ def listed(design):
 
 
 def found(root):
-    """Returns the source files that allow unsafe code."""
     paths = set()
     for file in [*root.glob("crates/*/src/**/*.rs"), *root.glob("bench/src/**/*.rs")]:
         path = file.relative_to(root)

@@ -7,13 +7,13 @@ of each chunk. The first program makes all chunks non-volatile before that; the 
 handler that refills lost chunks. They are built with glebe_vrange.h and run in memory cgroups of
 their own. The script moves a cgroup's limit until chunks are lost and the child still gets its
 memory, and checks the output of every run. The first program also runs on a file on tmpfs, built
-with -DGLEBE_VRANGE_RECLAIM: a thread of glebe purges there. The script keeps nothing of theirs.
+with -DGLEBE_VRANGE_RECLAIM: a thread of glebe purges there.
 
     scripts/vranges_tests.py [--built target/debug] [CHECKOUT]
 
 CHECKOUT is a work tree or a git directory; without it the script clones the repository. Prints
-`skipped:` without sources, without a C compiler, or if it cannot make a cgroup.
-Exits with 0 if all runs printed what they must, or it was skipped; with 1 otherwise.
+`skipped:` without sources, without a C compiler, or if it cannot make a cgroup. Exits with 1 if a
+run printed wrong output.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from memory_group import Group
 PUBLIC = "https://github.com/volatile-ranges-test/vranges-test"
 HEADER = pathlib.Path(__file__).resolve().parent.parent / "crates/glebe-c/include/glebe_vrange.h"
 PROGRAMS = ["volatile-test", "volatile-test-signal"]
-# For a parameter without a type, and so that the compiler keeps the child's memory, which is
-# unused.
+# gnu89 allows a parameter without a type. Without builtins, the compiler keeps the child's memory,
+# which is unused.
 OPTIONS = f"-std=gnu89 -w -fno-builtin -include {HEADER}"
 # The program built with a thread that purges memory of MAP_SHARED, and its new name.
 WITH_THREAD = ("volatile-test", "volatile-test-reclaim")
@@ -42,10 +42,9 @@ PRESSURE_THREAD_MB = 32
 CHUNKS = string.ascii_uppercase
 CHUNK_KIB = 16
 VOLATILE_KIB = CHUNK_KIB * len(CHUNKS) // 2
-# Runs with losses that are wanted, as many as their own script makes; and the most runs tried.
+# Wanted runs with losses, as many as the programs' own script makes; and most runs tried.
 WANTED = 5
 TRIED = 60
-# Step of the limit.
 STEP_KIB = 32
 PATIENCE_S = 60
 
@@ -126,7 +125,6 @@ def clone(to):
 
 
 def build(folder, library):
-    """Builds the programs with their own Makefile."""
     for name in ["libglebe.so", "libglebe.so.0"]:
         shutil.copy(library, folder / name)
     environment = dict(os.environ, CFLAGS=OPTIONS, LDLIBS="-lglebe",
@@ -145,7 +143,7 @@ def check_program(folder, name):
 
 
 def check_file_in_memory(folder):
-    """Runs on a file on tmpfs, whose pages belong to the cgroup and end with it."""
+    """Runs on a file on tmpfs, whose pages count in the cgroup."""
     kind = subprocess.run(["stat", "-f", "-c", "%T", TMPFS], capture_output=True, text=True)
     if kind.stdout.strip() != "tmpfs":
         print(f"skipped: {WITH_THREAD[0]} -f on tmpfs ({TMPFS} is none)")
@@ -197,7 +195,6 @@ def run(name, command, pressure_mb, limit_kib, check):
 
 
 def run_inside(group, command):
-    """Returns the exit status and the output of a command in a cgroup."""
     ran = subprocess.run(command, preexec_fn=group.enter, capture_output=True, timeout=PATIENCE_S)
     return ran.returncode, ran.stdout.decode("latin-1")
 
@@ -208,8 +205,8 @@ def report(name, limit_kib, outcome, lost):
 
 
 def check_told(name, text):
-    """Checks that lost chunks are zeros, others their letter, and that a loss is reported. Returns
-    the letters of the lost chunks."""
+    """Checks that lost chunks hold zeros and others their letter, and that a loss is reported.
+    Returns the letters of the lost chunks."""
     # The child also prints what the parent had buffered at the fork.
     told = ("Generating", "Using file")
     lines = [line for line in text.split("\n") if not line.startswith(told)]

@@ -1,9 +1,10 @@
-"""A NumPy pipeline whose intermediate results are kept: volatile, in an LRU of fixed size, in a dict.
+"""A NumPy pipeline that keeps its intermediate results in volatile memory, in an LRU or in a dict.
 
-Usage: pipeline.py WHO SECONDS LIMIT_MIB. Runs in a memory cgroup of LIMIT_MIB. Every request needs
-one of the tiles, chosen by a skewed law; a tile that is not kept is computed. Beside it memory comes
-and goes: ordinary arrays take up to 0.7 of the limit for a while, and give it back. WHO is
-`volatile`, `lru-N` with N MiB, or `dict`. Prints requests a second and how many answers were wrong.
+Usage: pipeline.py WHO SECONDS LIMIT_MIB, in a memory cgroup of LIMIT_MIB. WHO is `volatile`,
+`lru-N` with at most N MiB, or `dict`, which keeps everything. Each request needs one tile, chosen
+at random with a skew, and computes the tile if it is not kept. Twice in a run, an ordinary array
+of 70 % of the limit takes memory for a while. Prints requests per second and the number of wrong
+answers.
 """
 
 import json
@@ -18,7 +19,7 @@ TILES = 1000
 
 
 def compute(n):
-    """About two milliseconds of work whose result can be told right from wrong by its corner."""
+    """Computes tile `n` in about two milliseconds. All elements are n, so one shows a loss."""
     tile = np.full((SIDE, SIDE), float(n))
     for _ in range(2):
         tile = np.sqrt(tile * tile + np.sin(tile) * 0)
@@ -57,7 +58,7 @@ def main():
     peak, wrong, done = None, 0, 0
     begin = time.perf_counter()
     while (now := time.perf_counter() - begin) < seconds:
-        # Twice calm for 3 parts of 4, then a peak of ordinary memory.
+        # The last quarter of each half of the run needs much ordinary memory.
         is_peak = now / seconds * 2 % 1 > 0.75
         if is_peak and peak is None:
             peak = np.ones(int(limit * 0.7), np.uint8)

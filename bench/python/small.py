@@ -1,10 +1,9 @@
 """Puts and gets of 4 KiB and 1 MiB: glebe beside dict, lmdb, diskcache and zict.File.
 
-Usage: small.py ROUNDS DIR. DIR is on tmpfs. All are asked in turn, round by round, for the same
-keys. What is stored, 64 MiB, is larger than a processor's cache; what is put comes from a few
-buffers that are in it. A `get` makes new `bytes` of the value, by every peer; a `get_into` copies it
-to one `bytearray` of the caller's, by lmdb from its view of the file. Prints a line of JSON a sample:
-case, who, microseconds a call; at last a line of checks.
+Usage: small.py ROUNDS DIR, with DIR on tmpfs. In each round, all peers in turn use the same keys. A
+peer stores 64 MiB of each size, more than most processors' caches hold. `get` returns the value as
+a new object. `get_into` copies it to a `bytearray` of the caller. Prints lines of JSON: samples
+(case, who, microseconds per call), missing peers with the reason, and at the end the checks.
 """
 
 import importlib
@@ -16,9 +15,10 @@ import time
 import glebe
 
 SIZES = {"4k": (4096, 16384), "1m": (1 << 20, 64)}
-# Calls of a sample.
+# Calls per sample.
 CALLS = {"4k": 2048, "1m": 32}
-# Different values; prime to the counts, so that a round puts another than the last one.
+# Number of different values. A key is put again after 8 rounds (4k) or 2 rounds (1m). Neither is a
+# multiple of VALUES, so the new value differs from the old one.
 VALUES = 7
 
 
@@ -27,7 +27,7 @@ def say(**what):
 
 
 class Dict:
-    """What no cache in memory beats: values copied in and out."""
+    """A dict that copies values in and out, the least work that a cache in memory can do."""
 
     def __init__(self, where):
         self.map = {}
@@ -61,7 +61,8 @@ class Lmdb:
 
 
 class LmdbBatched(Lmdb):
-    """Many calls in one transaction: what lmdb does best, and a cache cannot wait for."""
+    """Uses one transaction per sample, lmdb's fastest way. A real cache cannot wait for a batch of
+    calls."""
 
     def __init__(self, where):
         super().__init__(where)
@@ -123,7 +124,7 @@ PEERS = {
 
 
 def had(where):
-    """The peers that are on the machine; of the others a row says why not."""
+    """Returns the installed peers, and prints the reason for each missing one."""
     found = {}
     for who, kind in PEERS.items():
         path = os.path.join(where, "".join(c for c in who if c.isalnum()))
@@ -136,7 +137,7 @@ def had(where):
 
 
 def sample(peer, what, keys, values, out):
-    """Microseconds a call; how many answers were wrong."""
+    """Returns microseconds per call, and how many of up to five checked gets are wrong."""
     wrong = 0
     if hasattr(peer, "begin"):
         peer.begin(what == "put")
@@ -162,7 +163,7 @@ def sample(peer, what, keys, values, out):
 
 
 def binding(rounds):
-    """A get of one page that is in the processor's cache, without an object being made."""
+    """Times `get_into` of 4096 bytes that stay in the processor's cache: the binding's own cost."""
     with glebe.Reserve(4 << 20) as reserve:
         cache, out = reserve.cache("bench"), bytearray(4096)
         cache["k"] = out

@@ -1,8 +1,8 @@
 //! [`Child`]: this program, started again for one task.
 //!
 //! A child answers in lines on its standard output, reads lines from its standard input, and dies
-//! with its parent. Dropping a `Child` kills it. Waits unwind if a signal told the parent to end
-//! ([`interrupt`]). Source: prctl(2).
+//! with its parent. Dropping a `Child` kills it. [`Child::line`] unwinds if a signal ends the
+//! parent ([`interrupt`]). Source: prctl(2).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,7 +15,7 @@ use rustix::process::{getppid, set_parent_process_death_signal, Pid, Signal};
 use crate::{clock, interrupt, Outcome};
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Longest wait for a line, even on a busy machine.
+/// Longest wait for a line; long because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) struct Child {
@@ -29,13 +29,13 @@ impl Child {
         Self::start_as(task, words, |_| ())
     }
 
-    /// Starts the child like [`Child::start`]. `change` may set the command's environment.
+    /// Starts a child like [`Child::start`]. `change` may set the command's environment.
     pub(crate) fn start_as(
         task: &str,
         words: &[&str],
         change: impl FnOnce(&mut Command),
     ) -> Outcome<Self> {
-        // A test's /proc/self/exe would take the words for names of tests.
+        // In a unit test, /proc/self/exe is the test program, which takes words for test names.
         if cfg!(test) {
             panic!("unit tests start no child of this program");
         }
@@ -57,7 +57,7 @@ impl Child {
         self.process.id()
     }
 
-    /// Returns the next line; `None` at the end. Fails after [`PATIENCE`].
+    /// Returns the next line of output, or `None` after the last. Fails after [`PATIENCE`].
     pub(crate) fn line(&mut self) -> Outcome<Option<String>> {
         let end = clock::wall() + PATIENCE;
         loop {
@@ -76,8 +76,8 @@ impl Child {
         Ok(told.transpose().map(drop)?)
     }
 
-    /// Waits for the child's end and returns its output, or `None` if it was killed. Fails if the
-    /// child failed or took too long.
+    /// Waits for the child's end and returns its output, or `None` after SIGKILL. Fails if the
+    /// child failed, or if [`PATIENCE`] passed without a line.
     pub(crate) fn answer(mut self) -> Outcome<Option<String>> {
         drop(self.process.stdin.take());
         let mut output = String::new();

@@ -81,8 +81,8 @@ fn dispatch(Cli { name, options }: Cli, out: &mut dyn Write) -> Outcome {
     report.passed().then_some(()).ok_or_else(|| "a check did not hold".into())
 }
 
-/// Makes `dir` absolute. Fails if it is not writable. Ends the program if an option belongs to
-/// other benchmarks.
+/// Makes the option `dir` absolute. Fails if that folder takes no files. Ends the program if an
+/// option is for other benchmarks.
 fn checked(name: &str, mut options: Options) -> Outcome<Options> {
     let of_some = [
         ("--background", options.background.is_some(), &["reserve"][..]),

@@ -16,7 +16,7 @@ pub(crate) struct Elapsed {
     pub(crate) cpu_us: f64,
 }
 
-/// Times `work`. Reads the wall time last before it and first after it.
+/// Times `work`. Reads the wall clock last before `work` and first after it.
 #[inline(always)] // a call between the two readings would be timed too
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Elapsed) {
     let (cpu_start, start) = (thread_cpu(), wall());
@@ -25,7 +25,6 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Elapsed) {
     (done, Elapsed { wall_us: micros(end - start), cpu_us: micros(cpu_end - cpu_start) })
 }
 
-/// Returns monotonic time since an unspecified start.
 #[inline(always)]
 pub(crate) fn wall() -> Duration {
     read(ClockId::Monotonic)
@@ -44,8 +43,8 @@ pub(crate) fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// Reads a clock. Never inlined: after a sleep the first reading fetches this code, and the second,
-/// which ends the timing, finds it in the cache.
+/// Reads a clock. Never inlined, so that the reading before the work brings this code into the
+/// processor's cache, and the reading after it does not wait.
 #[inline(never)]
 fn read(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);

@@ -1,9 +1,9 @@
-//! Physical memory, read without the library's code: frames of mapped pages, the longest run of
-//! free frames, the page cache.
+//! Physical memory as the kernel's files show it: frames of mapped pages, the longest run of free
+//! frames, the page cache's size.
 //!
 //! `/proc/self/pagemap` has 8 bytes per base page: frame number in bits 0 to 54 (zero without
 //! CAP_SYS_ADMIN), present in bit 63. Free frames belong to the buddy allocator, or to hugetlb
-//! pages that nobody has mapped. A free run begins at a multiple of a huge page. Cost: 8 bytes per
+//! pages that no process maps. A free run begins at a multiple of a huge page. Cost: 8 bytes per
 //! page; half a second and 50 MB for 24 GiB. Source: admin-guide/mm/pagemap, proc_meminfo(5).
 
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// Returns the frames of `pages` from `address`, with `None` for an absent page. Returns `None` if
-/// frames are hidden.
+/// the frames cannot be read.
 pub(crate) fn of(address: usize, pages: Pages) -> Option<Vec<Option<u64>>> {
     let first = address as u64 >> page_size().shift();
     let mut entries = vec![0; pages.as_usize() * WORD];
@@ -41,19 +41,19 @@ pub(crate) fn of(address: usize, pages: Pages) -> Option<Vec<Option<u64>>> {
     (!frames.contains(&Some(0))).then_some(frames)
 }
 
-/// Returns the longest run of ascending frames in address order.
 pub(crate) fn longest(frames: &[Option<u64>]) -> Pages {
     let follows = |a: &Option<u64>, b: &Option<u64>| a.is_some() && a.map(|a| a + 1) == *b;
     let runs = frames.chunk_by(follows).filter(|run| run[0].is_some());
     Pages::new(runs.map(<[_]>::len).max().unwrap_or(0) as u64)
 }
 
-/// Returns the longest run of frames; `None` if frames are hidden.
+/// Returns the length of the longest run of consecutive frames; `None` like [`of`].
 pub(crate) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
     Some(longest(&of(address, pages)?))
 }
 
-/// Returns the machine's longest free run that begins on a huge page. Needs root.
+/// Returns the machine's longest free run above [`BELOW`] that begins at a multiple of
+/// [`HUGE_PAGE`]. Needs root.
 pub(crate) fn longest_free_run() -> io::Result<Bytes> {
     let (flags, counts) = (fs::read("/proc/kpageflags")?, File::open("/proc/kpagecount")?);
     let first = BELOW.pages_up(page_size()).get();
@@ -64,7 +64,7 @@ pub(crate) fn longest_free_run() -> io::Result<Bytes> {
     }))
 }
 
-/// Returns the longest free run of `all`: frames and their flag words, in order.
+/// Returns the longest free run in `all`: frame numbers and flag words, in ascending order.
 fn longest_free_of(
     all: impl Iterator<Item = (u64, u64)>,
     is_mapped: impl Fn(u64) -> bool,
@@ -72,7 +72,7 @@ fn longest_free_of(
     let align = HUGE_PAGE.pages_up(page_size()).get();
     let (mut run, mut longest, mut is_free) = (0_u64, 0_u64, false);
     for (frame, word) in all {
-        // A tail page has the state of its first page.
+        // A tail page has the state of its head page.
         if word & TAIL == 0 {
             let pool = word & (HUGE | HEAD) == HUGE | HEAD;
             is_free = word & BUDDY != 0 || (pool && !is_mapped(frame));

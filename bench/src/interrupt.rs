@@ -1,8 +1,8 @@
 //! Ends a run on a signal, after undoing its changes to the machine.
 //!
-//! SIGINT, SIGTERM and SIGHUP set a word, unless ignored. The run looks at it often ([`check`]) and
-//! unwinds to [`catch`]; dropping each part undoes its changes. Then the signal ends the process. A
-//! second signal ends it at once. Source: signal(7), proc_pid_status(5).
+//! SIGINT, SIGTERM and SIGHUP set [`CAME`], unless ignored. The run reads it often ([`check`]) and
+//! unwinds to [`catch`]; the destructors undo the changes. Then the signal ends the process. A
+//! second signal ends the process at once. Source: signal(7), proc_pid_status(5).
 
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
@@ -15,7 +15,6 @@ use signal_hook::{flag, low_level};
 /// The last signal, or 0.
 static CAME: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// Unwind payload: the signal.
 struct Interrupted(i32);
 
 /// Makes the first signal set [`CAME`] instead of ending the process.
@@ -42,9 +41,9 @@ pub(crate) fn check() {
     }
 }
 
-/// Runs `run`. If a signal ended it, ends the process after everything was dropped.
+/// Runs `run`. If a signal made `run` unwind, ends the process.
 pub(crate) fn catch<T>(run: impl FnOnce() -> T) -> T {
-    // Nothing that `run` borrows is used afterwards.
+    // `AssertUnwindSafe` is right: nothing that `run` borrows is used after it unwound.
     panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         match payload.downcast::<Interrupted>() {
             Ok(interrupted) => {
@@ -56,7 +55,7 @@ pub(crate) fn catch<T>(run: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Stops other threads when dropped, so that an unwinding scope can end.
+/// Sets the flag when dropped, so that other threads stop and an unwinding scope can end.
 pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stop<'_> {

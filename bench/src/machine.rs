@@ -1,4 +1,5 @@
-//! [`Machine`]: facts that figures depend on. Unreadable facts are `unknown` or 0.
+//! [`Machine`]: facts about the machine, which change the figures. Unreadable facts are `unknown`,
+//! 0 or false.
 
 use std::fs;
 use std::thread::available_parallelism;
@@ -16,7 +17,7 @@ pub(crate) struct Machine {
     memory_bytes: u64,
     page_bytes: u64,
     thp: String,
-    /// True with CAP_SYS_ADMIN, which shows page frames and changes pools.
+    /// True if the kernel shows page frames, which needs CAP_SYS_ADMIN.
     privileged: bool,
 }
 

@@ -1,13 +1,10 @@
 //! The program `glebe-bench`: peers, workloads and measurements for glebe.
-//!
-//! Modules use only those listed above them.
 #![deny(unsafe_code)]
 
-/// Why something failed; only its text is used.
+/// An error; only its text is used.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Outcome<T = ()> = Result<T, Failure>;
 
-// Measuring and reporting.
 mod clock;
 mod interrupt;
 mod machine;
@@ -16,7 +13,6 @@ mod summary;
 mod report;
 mod turns;
 
-// Workloads and peers.
 mod child;
 mod frames;
 mod memory;
@@ -37,7 +33,7 @@ mod swap;
 
 mod cli;
 
-/// Returns what a test needs, or prints why it is missing.
+/// Returns the value, or prints why the test is skipped.
 #[cfg(test)]
 fn had<T>(had: Outcome<T>) -> Option<T> {
     had.inspect_err(|why| println!("skipped: {why}")).ok()

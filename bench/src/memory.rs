@@ -1,13 +1,12 @@
 //! [`Memory`]: populated bytes, obtained in the compared ways ([`Way`]).
 //!
-//! Timed: obtaining and populating, by the calling thread. Not timed: raising a pool's limit,
-//! reading frames, giving back. The kernel's ways promise no contiguity beyond a huge page, and the
-//! kernel may move all but hugetlb pages. Lock: the project's hugetlb lock file, for pool memory
-//! only.
+//! The time covers obtaining and populating the bytes, without raising a pool's limit for
+//! [`Way::Hugetlb`]. The kernel's ways promise no contiguous run longer than a huge page. Lock: the
+//! project's hugetlb lock file, for pool memory only.
 //!
 //! # Safety
-//! A `Memory` owns its bytes: an allocation or mapping whose pointer nobody else has. They are
-//! populated, with zeros or written values, so every word is valid.
+//! A `Memory` owns its bytes: no other code has the pointer to the allocation or mapping. The bytes
+//! are populated, so every word can be read.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -35,7 +34,6 @@ pub(crate) const LEFT: Bytes = Bytes::mib(1536);
 /// The library's search for adjacent frames first takes `1 / SPARE_SHARE` more than it keeps.
 /// [`fits`] allows for this first step only.
 const SPARE_SHARE: u64 = 4;
-/// Alignment of every mapping.
 const PAGE: Bytes = Bytes::new(1 << 12);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +42,8 @@ pub(crate) enum Way {
     Memalign,
     /// `posix_memalign` with transparent huge pages.
     MemalignThp,
-    /// The library's default source.
     Glebe,
-    /// Surplus hugetlb pages in the kernel's order.
+    /// Hugetlb pages in the kernel's order; the pool may add surplus pages.
     Hugetlb,
     /// A mapping with `MADV_HUGEPAGE`, aligned to a huge page.
     Thp,
@@ -57,9 +54,7 @@ pub(crate) enum Way {
 pub(crate) struct Memory {
     base: usize,
     len: usize,
-    /// Time to obtain and populate the bytes.
     pub(crate) took: Elapsed,
-    /// Gives the bytes back when dropped.
     owner: Box<dyn Any>,
 }
 
@@ -79,7 +74,7 @@ impl Way {
                 let (pool, mut options) = (pool()?, MmapOptions::new());
                 let whole = len.pages_up(pool.size()).bytes(pool.size());
                 options.len(whole.as_usize()).huge(Some(pool.size().shift() as u8));
-                // This mapping sets the pages aside in the pool, so a shortage shows now.
+                // Mapping reserves the pages in the pool, so it fails if the pool has too few.
                 let map = || Ok(options.map_anon()?.into());
                 with_surplus(&pool, len, || Memory::mapped(len, PAGE, map))
             }
@@ -101,14 +96,13 @@ impl Way {
 }
 
 impl Memory {
-    /// Times `have`, which returns the address and the owner of the bytes.
     fn timed(len: Bytes, have: impl FnOnce() -> Outcome<(usize, Box<dyn Any>)>) -> Outcome<Self> {
         let (had, took) = timed(have);
         let (base, owner) = had?;
         Ok(Self { base, len: len.as_usize(), took, owner })
     }
 
-    /// Obtains the library's memory. `took` does not include other threads.
+    /// Obtains the library's memory. `took.cpu_us` does not include other threads.
     pub(crate) fn glebe(options: Options, len: Bytes) -> Outcome<Self> {
         Self::timed(len, || {
             let contig = options.build(len)?;
@@ -146,23 +140,22 @@ impl Memory {
         })
     }
 
-    /// Returns the `Contig`, if the memory is the library's.
     pub(crate) fn contig(&self) -> Option<&Contig> {
         self.owner.downcast_ref()
     }
 
-    /// Returns the longest run of adjacent frames in address order; `None` if hidden.
+    /// Returns the longest run of adjacent frames in address order; `None` if they cannot be read.
     pub(crate) fn longest_run(&self) -> Option<Pages> {
         longest_run(self.base, Bytes::new(self.len as u64).pages_up(page_size()))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: see the head of this file; nobody writes while this borrows.
+        // SAFETY: the head of this file says why the bytes are valid; `&self` excludes writers.
         unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.base), self.len) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: see the head of this file; exclusive by `&mut`.
+        // SAFETY: the head of this file says why the bytes are valid; `&mut self` excludes others.
         unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(self.base), self.len) }
     }
 
@@ -173,8 +166,8 @@ impl Memory {
     }
 }
 
-/// Fails unless `len`, the library's temporary extra and [`LEFT`] are available together. If they
-/// are not, the kernel might kill a process.
+/// Fails unless `len`, the library's temporary extra and [`LEFT`] are available together; with
+/// less, the kernel might kill a process.
 pub(crate) fn fits(len: Bytes) -> Outcome {
     let available = meminfo::available()?;
     match most_of(available) {
@@ -183,7 +176,7 @@ pub(crate) fn fits(len: Bytes) -> Outcome {
     }
 }
 
-/// Returns the most that [`fits`] now, in whole huge pages.
+/// Returns the largest length that [`fits`] now, in whole huge pages if the machine has them.
 pub(crate) fn largest() -> Outcome<Bytes> {
     let huge = transparent_huge_page().unwrap_or_else(|_| page_size());
     Ok(most_of(meminfo::available()?).pages_down(huge).bytes(huge))
@@ -198,13 +191,12 @@ fn pool() -> Outcome<Pool> {
     Pool::of(size).ok_or_else(|| format!("no pool of {} pages", size.bytes()).into())
 }
 
-/// Allows the pool surplus pages for `len` during `ask`.
 fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     PoolLock::acquire()?.with_surplus(pool, len.pages_up(pool.size()).get(), ask)
 }
 
-/// Hugetlb pages set aside in a resident file. Mapping a window only writes page tables, but
-/// nothing else can use the bytes in between. A window keeps the contents of the last window.
+/// A resident file of hugetlb pages. Mapping a window only writes page tables, and shows what the
+/// last window wrote. No other program can use the pages until it is dropped.
 pub(crate) struct HugeFile {
     file: File,
     pub(crate) len: Bytes,
@@ -248,7 +240,7 @@ impl SetAside {
 }
 
 impl Drop for SetAside {
-    /// Removes used pages too: they leave the pool when freed.
+    /// Removes pages in use too: these leave the pool when they are freed.
     fn drop(&mut self) {
         let pages = self.growth.pages + self.growth.absorbed;
         let take_off = || -> Result<(), OsError> {

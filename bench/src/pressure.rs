@@ -1,6 +1,6 @@
 //! Real memory pressure: a child in a memory cgroup ([`Group`], shared with the library's tests).
 //!
-//! This process stays outside the group, to report a child that the kernel killed.
+//! This process stays outside the group, so that it can report a child that the kernel killed.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,9 +16,9 @@ pub(crate) use glebe_testing::cgroup::{enter, lift, Group};
 
 const KERNEL_MAX: Duration = Duration::from_secs(10);
 
-/// Runs a child for `task` inside `group`, with the group's directory and `word`. The child first
-/// calls [`enter`]. Returns its output (`None` if killed for lack of memory) and the kills. Fails
-/// if the child failed or took too long.
+/// Runs a child for `task` with the group's directory and `word`. The child first calls [`enter`].
+/// Returns the child's output (`None` if killed for lack of memory) and the number of kills in the
+/// group. Fails if the child failed, was killed for another reason, or took too long.
 pub(crate) fn ask(group: &Group, task: &str, word: &str) -> Outcome<(Option<String>, u64)> {
     let child = Child::start(task, &[&group.dir().display().to_string(), word])?;
     match (child.answer()?, group.kills()) {
@@ -44,7 +44,7 @@ pub(crate) fn usage(dir: &Path) -> Outcome<Bytes> {
     Ok(Bytes::new(text.trim().parse()?))
 }
 
-/// Makes a sparse file without a name.
+/// Makes a sparse file of `len` bytes without a name.
 pub(crate) fn nameless(dir: &Path, len: Bytes) -> Outcome<File> {
     let file = tempfile::tempfile_in(dir).and_then(|file| file.set_len(len.get()).map(|()| file));
     Ok(file.map_err(|e| format!("open({}): {e}", dir.display()))?)
@@ -59,7 +59,8 @@ mod tests {
     const V1: &str = "41 30 0:33 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n";
     const V2: &str = "42 30 0:34 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    /// Returns the parent of new groups, if these `groups` pass these controllers on.
+    /// Returns the parent directory of new groups and whether its cgroups are version 2. `groups`
+    /// lists directories and the controllers that they pass on.
     fn parent(mounts: &str, own: &str, groups: &[(&str, &str)]) -> Result<(String, bool), String> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("proc/self")).unwrap();

@@ -1,9 +1,8 @@
-//! The benchmark `python`: the wheel beside what Python programs use, and a NumPy pipeline with
+//! The benchmark `python`: the wheel beside other caches for Python, and a NumPy pipeline with
 //! volatile results in a memory cgroup.
 //!
 //! Two programs in `bench/python` run with the interpreter that `make python` or `make test` sets
-//! up in the target folder; without it, rows say so. Caches get the same keys in turn. Ordinary
-//! arrays of the pipeline take and give back 0.7 of the limit, so an LRU depends on its size.
+//! up in the target folder. Without the interpreter or the wheel, rows say so.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -23,10 +22,10 @@ const SMALL: &str = include_str!("../python/small.py");
 const PIPELINE: &str = include_str!("../python/pipeline.py");
 const LMDB: &str = "lmdb";
 const US: &str = "us";
-/// Limit of the pipeline's cgroup.
 const LIMIT_MIB: u64 = 384;
 const VOLATILE: &str = "volatile";
-/// Keepers of results. An LRU has its MiB in its name: one fits beside the peaks, others do not.
+/// Ways to keep results. The number of an LRU is its limit in MiB; the largest does not fit beside
+/// the peaks.
 const KEEPERS: [&str; 6] = [VOLATILE, "lru-32", "lru-64", "lru-80", "lru-192", "dict"];
 const CASES: [&str; 6] = ["put_4k", "get_4k", "get_into_4k", "put_1m", "get_1m", "get_into_1m"];
 
@@ -99,7 +98,7 @@ fn small(python: &Path, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns the nanoseconds of getting a page from the processor's cache.
+/// Returns a sample per round: nanoseconds per get of a page in the processor's cache.
 fn get_hot(rounds: usize) -> Outcome<Vec<f64>> {
     const CALLS: u32 = 20_000;
     let reserve = Reserve::new(Bytes::mib(4))?;
@@ -151,7 +150,7 @@ fn pipelines(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Runs one pipeline in a child, in a cgroup. Writes `{}` if it was killed.
+/// Enters `group`, runs one pipeline, and writes its output, or `{}` if a signal ended it.
 pub(crate) fn inside(group: &Path, job: &str, out: &mut dyn Write) -> Outcome {
     pressure::enter(group);
     let (who, seconds) = job.split_once(' ').ok_or("a keeper and seconds")?;

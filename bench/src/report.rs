@@ -1,8 +1,8 @@
 //! [`Report`]: options, samples and figures of one run, as JSON and as a table.
 //!
 //! Larger ratios are better for glebe, unless named `growth` or `cost`. Checks must be 0; a check
-//! that looked at nothing is `null`. A row without samples says why. JSON figures have [`DIGITS`]
-//! significant digits; one that is not finite is `null`.
+//! that was not made is `null`. A row without samples has a note. JSON figures have [`DIGITS`]
+//! significant digits; a ratio that is not finite is `null`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -60,7 +60,7 @@ pub(crate) struct Report {
     machine: Machine,
     all: Vec<Series>,
     ratios: BTreeMap<String, f64>,
-    /// A count, or why it is missing.
+    /// The number of errors, or why the check was not made.
     checks: BTreeMap<String, Result<u64, String>>,
     notes: Vec<String>,
 }
@@ -72,7 +72,7 @@ struct Series {
     unit: &'static str,
     values: Vec<f64>,
     failed: u64,
-    /// Source of the memory, or why figures are missing.
+    /// Remark on the samples, such as the memory's source, or why samples are missing.
     remark: Option<String>,
 }
 
@@ -94,7 +94,6 @@ impl Report {
         Self { options, bench, date, machine, ..Self::default() }
     }
 
-    /// Picks the plan of a quick run or a full one.
     pub(crate) fn plan<T>(&self, quick: T, full: T) -> T {
         match self.options.quick {
             true => quick,
@@ -110,7 +109,6 @@ impl Report {
         self.series(case, who, unit).values.extend_from_slice(samples);
     }
 
-    /// Adds a sample, or counts a failure and its reason.
     pub(crate) fn outcome<E: Display>(
         &mut self,
         case: &str,
@@ -128,7 +126,6 @@ impl Report {
         }
     }
 
-    /// Replaces the row's remark, which may explain missing samples.
     pub(crate) fn remark(&mut self, case: &str, who: &str, unit: &'static str, text: &str) {
         self.series(case, who, unit).remark = Some(text.into());
     }
@@ -148,7 +145,6 @@ impl Report {
         self.all.iter().find(same).map_or(&[], |series| &series.values)
     }
 
-    /// Returns one figure of a row, or NaN without samples.
     pub(crate) fn figure(
         &self,
         (case, who, unit): (&str, &str, &str),
@@ -157,7 +153,7 @@ impl Report {
         Summary::of(self.of(case, who, unit)).as_ref().map_or(f64::NAN, figure)
     }
 
-    /// Returns the median in the first unit, or NaN without samples.
+    /// Returns the median in the row's first reported unit, or NaN if there is none.
     pub(crate) fn median(&self, case: &str, who: &str) -> f64 {
         let found = self.all.iter().find(|series| series.case == case && series.who == who);
         found.map_or(f64::NAN, |series| turns::median(&series.values))
@@ -167,18 +163,17 @@ impl Report {
         self.ratios.insert(name.into(), value);
     }
 
-    /// Adds to a check. A count of 0 shows that something was looked at.
+    /// Adds `count` errors to a check. A count of 0 says that the check was made.
     pub(crate) fn check(&mut self, name: &str, count: u64) {
         let total = self.checks.get(name).and_then(|made| made.as_ref().ok()).unwrap_or(&0);
         self.checks.insert(name.into(), Ok(total.saturating_add(count)));
     }
 
-    /// Says why a check was not made. An earlier count stays.
+    /// Records why a check was not made, unless it already has an entry.
     pub(crate) fn unmeasured(&mut self, name: &str, why: &str) {
         self.checks.entry(name.into()).or_insert(Err(why.into()));
     }
 
-    /// Adds a line under the table, about simulated, missing or unfair parts.
     pub(crate) fn note(&mut self, text: &str) {
         self.notes.push(text.into());
     }
@@ -205,7 +200,6 @@ impl Report {
         rows.into_iter().map(row).collect()
     }
 
-    /// Formats one row or ratio per line.
     pub(crate) fn json(&self) -> String {
         let ratios = self.ratios.iter().map(|(name, &value)| (name, rounded(value)));
         let checks = self.checks.iter().map(|(name, count)| (name, count.as_ref().ok()));
@@ -239,7 +233,6 @@ impl Report {
         let quick = self.plan(" (quick: too few samples to compare)", "");
         let mut out = format!("{} {}{quick}\n{}\n\n", self.bench, self.date, json!(self.machine));
         out += &table_of(&self.rows());
-        // Writing to a string does not fail.
         out += "\nratios (larger is better for glebe; growth and cost: smaller)\n";
         for (name, &value) in &self.ratios {
             let _ = writeln!(out, "{name:48}  {}", figure(value));
@@ -256,7 +249,6 @@ impl Report {
     }
 }
 
-/// Formats one line per row; spread is the standard deviation.
 fn table_of(rows: &[Row<'_>]) -> String {
     let mut table = Table::new();
     table.set_header(["case", "who", "unit", "median", "p99", "max", "spread", "runs", ""]);
@@ -278,7 +270,8 @@ fn table_of(rows: &[Row<'_>]) -> String {
     table.trim_fmt() + "\n"
 }
 
-/// Formats four significant digits, thousands whole.
+/// Formats four significant digits, with at most six decimals and all digits before the point; `-`
+/// if not finite.
 fn figure(value: f64) -> String {
     match value {
         0.0 => "0".into(),

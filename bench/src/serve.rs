@@ -1,9 +1,9 @@
 //! The benchmark `serve`: `glebe serve --memcached` beside memcached, with equal clients, bytes and
 //! threads.
 //!
-//! Measures the server's CPU time per request, with the kernel's work; waits of clients; hits of a
-//! trace and items at equal memory; first-class blocks taken while clients read. Clients and
-//! servers share the processors. Without memcached, rows say so.
+//! Measures the server's CPU time per request, kernel included; how long clients wait; hits of a
+//! trace and items at equal memory; first-class blocks taken while clients read; bytes of idle
+//! connections. Clients and servers share the processors.
 
 mod load;
 mod peer;
@@ -20,7 +20,7 @@ use crate::report::Report;
 use crate::turns::{by_round, rounds, turns, NO_END};
 use crate::Outcome;
 
-/// Server memory in MiB, enough to evict nothing.
+/// Server memory in MiB, enough that no item is evicted.
 const ROOM_MIB: u64 = 512;
 const ROOM_MIB_QUICK: u64 = 128;
 const UNIT: &str = "us cpu";
@@ -102,7 +102,8 @@ fn idle(report: &mut Report) -> Outcome {
             let before = peer.resident()?;
             let conns: Outcome<Vec<_>> = (0..IDLE).map(|_| load::connect(peer.port)).collect();
             let conns = conns?;
-            // Earlier connections were served before the last.
+            // The server accepts connections in order, so its answer on the last one shows that it
+            // has accepted all.
             load::ask_version(conns.last().ok_or("no connection")?)?;
             let bytes = peer.resident()?.saturating_sub(before);
             report.add("idle_1000_bytes", peer.who.name(), "bytes", bytes as f64);

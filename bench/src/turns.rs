@@ -1,5 +1,4 @@
-//! Contestants take turns, so that the machine's other work affects all. A terminal shows progress
-//! on stderr.
+//! Contestants take turns, so that other work of the machine affects all of them.
 
 use std::sync::Barrier;
 use std::thread;
@@ -12,12 +11,12 @@ use crate::{clock, interrupt};
 
 pub(crate) const NO_END: Duration = Duration::MAX;
 
-/// Returns the rounds: `count`, or those that begin within `at_most`, but at least one. Unwinds if
-/// a signal ended the run ([`interrupt`]).
+/// Returns the numbers of at most `count` rounds: the first, and those that begin within `at_most`.
+/// Unwinds if a signal arrived ([`interrupt`]).
 pub(crate) fn rounds(what: &str, count: u64, at_most: Duration) -> impl Iterator<Item = u64> {
     let form = "{prefix} [{bar:24}] {percent:>3} %  {elapsed}, {eta} left";
     let style = ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
-    // Dropping removes the line.
+    // Dropping the bar removes its line.
     let bar = ProgressBar::new(count).with_style(style).with_prefix(what.to_owned());
     let end = clock::wall().saturating_add(at_most);
     (0..count).take_while(move |&done| {
@@ -27,8 +26,8 @@ pub(crate) fn rounds(what: &str, count: u64, at_most: Duration) -> impl Iterator
     })
 }
 
-/// Returns each contestant once per round, with the round's number. First place and order change
-/// with the round, because a contestant finds memory warm after a similar one.
+/// Returns each contestant once per round, with the round's number. The order changes with the
+/// round, because a contestant may find memory warm from the one before.
 pub(crate) fn turns<'a, T: Copy>(
     what: &str,
     count: u64,
@@ -52,7 +51,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     }
 }
 
-/// Runs `work` in `count` threads. The barrier lets them begin together.
+/// Runs `work` in `count` threads. `work` can wait at the barrier to begin together.
 pub(crate) fn on_threads<T: Send>(
     count: usize,
     work: impl Fn(usize, &Barrier) -> T + Sync,
@@ -64,17 +63,16 @@ pub(crate) fn on_threads<T: Send>(
     })
 }
 
-/// Returns the median, or NaN without samples.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     Summary::of(samples).map_or(f64::NAN, |summary| summary.median)
 }
 
-/// Returns the median over the rounds of one figure divided by another.
+/// Returns the median over the rounds of `these` divided by `those`.
 pub(crate) fn by_round(these: &[f64], those: &[f64]) -> f64 {
     median(&these.iter().zip(those).map(|(this, that)| this / that).collect::<Vec<_>>())
 }
 
-/// Returns the least. NaN without ratios, or with a NaN, which `min` would ignore.
+/// Returns the least ratio; NaN if there is none, or if one is NaN, which `min` would ignore.
 pub(crate) fn worst(ratios: &[f64]) -> f64 {
     let least = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) };
     ratios.iter().copied().reduce(least).unwrap_or(f64::NAN)

@@ -1,9 +1,9 @@
-//! The benchmark `vmap`: [`glebe::free_tree`] beside other ways to keep free extents, over pure
-//! positions.
+//! The benchmark `vmap`: [`glebe::free_tree`] beside other data structures for free extents.
+//! Positions are only numbers; only [`view`] maps memory.
 //!
 //! All contestants start a case from one state. Their answers are compared, then they are timed in
-//! turn, A B C A B C. A sample is the CPU time of many requests divided: nanoseconds for an
-//! allocation and a free, with dynamic call and loop.
+//! turn. A sample is the CPU time of many requests, divided by their number: nanoseconds for an
+//! allocation and a free, dynamic calls and the loop included.
 
 mod case;
 mod list;
@@ -22,7 +22,7 @@ use crate::{interrupt, Outcome};
 use case::{Case, Request, State, TakenBlock, ADVERSARY, CASES, END, FIX_ALIGN};
 use space::{Space, SpaceKind};
 
-/// Requests made beforehand and repeated.
+/// Requests of a case. They are made before the timing and repeated.
 const REQUESTS: usize = 1 << 14;
 const UNIT: &str = "ns";
 
@@ -38,7 +38,7 @@ const NOTES: [&str; 3] = [
 ];
 
 struct Effort {
-    /// Most compared answers, and most CPU time per contestant.
+    /// Most answers compared per contestant, and most CPU time for them.
     compared: usize,
     compare_us: f64,
     samples: usize,
@@ -86,7 +86,8 @@ impl<'a> Runner<'a> {
         Self { case, requests, who, space, held, batch: 2, next: 0 }
     }
 
-    /// Returns the answers to the first `most` requests, or to what `us` of CPU time allow.
+    /// Returns the answers to the first `most` requests, or to fewer if these take more than `us`
+    /// microseconds of CPU time.
     fn answers(&mut self, most: usize, us: f64) -> Vec<Option<u32>> {
         const PART: usize = 20;
         let mut answers = Vec::new();
@@ -160,7 +161,7 @@ fn measure(case: &Case, log: u32, state: &State, effort: &Effort, report: &mut R
 /// Reports bytes of nodes per free extent, in an aged state.
 fn bytes(log: u32, state: &State, report: &mut Report) {
     let span = Extent::new(0, END).expect("not empty");
-    // Ascending order would leave every node half full, unlike in use.
+    // Frees in random order, because ascending order would leave nodes half full.
     let mut extents = state.free.clone();
     extents.sort_by_key(|extent| mix(extent.start()));
     for (who, classes) in [(SpaceKind::Classes, Classes::All), (SpaceKind::Plain, Classes::None)] {

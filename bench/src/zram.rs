@@ -1,7 +1,8 @@
 //! [`Device`]: a compressed block device of this run.
 //!
-//! `hot_add` makes a new device, never one in use; dropping a [`Device`] removes it. The device
-//! compresses with LZ4. Unit: bytes. Source: Documentation/admin-guide/blockdev/zram.rst.
+//! `hot_add` makes a new device, never one in use; dropping a [`Device`] removes it, or prints that
+//! it could not. The device compresses with LZ4. Unit: bytes. Source:
+//! Documentation/admin-guide/blockdev/zram.rst.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,7 +16,6 @@ use crate::Outcome;
 
 const CONTROL: &str = "/sys/class/zram-control";
 
-/// The number of a device. Dropping this removes the device.
 pub(crate) struct Device(u32);
 
 impl Device {
@@ -45,7 +45,7 @@ impl Device {
         let (node, mut options) = (self.node(), OpenOptions::new());
         options.read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
         patiently(|| {
-            // While the node is missing, an ordinary file may have its name.
+            // An ordinary file may have the name until the kernel makes the node.
             match fs::metadata(&node)?.file_type().is_block_device() {
                 true => options.open(&node),
                 false => Err(io::ErrorKind::NotFound.into()),
@@ -64,7 +64,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // udev may still have the device open.
+        // Retries, because udev may still have the device open.
         let removed = patiently(|| {
             self.set("reset", "1")?;
             fs::write(Path::new(CONTROL).join("hot_remove"), self.0.to_string())

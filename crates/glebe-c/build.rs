@@ -1,4 +1,4 @@
-//! Gives the shared library its soname: the name, and what must change with its binary interface.
+//! Gives the shared library its soname, whose number changes with the binary interface.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

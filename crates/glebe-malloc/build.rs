@@ -7,6 +7,6 @@ fn main() {
     let Ok(include) = env::var("DEP_MIMALLOC_INCLUDE_DIR") else { return };
     let mut build = cc::Build::new();
     build.file("src/locks.c").include(include).warnings(false);
-    // libmimalloc-sys defines it too.
+    // libmimalloc-sys defines `MI_DEBUG` too.
     build.define("MI_DEBUG", "0").compile("glebe_engine_locks");
 }

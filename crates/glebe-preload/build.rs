@@ -1,10 +1,11 @@
-//! Links the library so that dlopen(3) refuses it: its names would then follow the C library's, and
-//! only some callers would find them. Detects compilers with naked functions.
+//! Links the library so that dlopen(3) refuses it. The loader would search a library loaded later
+//! only after the C library, so most callers would not find its functions. Also detects compilers
+//! with naked functions.
 
 use std::env;
 use std::process::Command;
 
-/// First minor version with `naked` functions.
+/// First minor version of Rust 1 with `naked` functions.
 const NAKED: u32 = 88;
 
 fn main() {

@@ -1,4 +1,5 @@
-//! Parses bytes of a memcached client with the parser and with a plain model of it.
+//! Parses bytes of a memcached client with the parser and with a plain model, and compares the
+//! results.
 #![no_main]
 
 #[path = "../../crates/glebe-serve/tests/it/protocol/model.rs"]

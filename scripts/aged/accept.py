@@ -2,16 +2,15 @@
 """Ages the machine and asks glebe for contiguous memory; an independent reader judges the result.
 
 Usage: accept.py [--mixtures NAME,..] [--tries N] [--rounds N] [--quick] [--json FILE] ...
+
 Needs root, which may see frames. For each mixture of ager.py and each round, ages the machine once,
 and then asks for a run of each length in turn, N times. Before each try the reader (judge.c, which
 shares no code with glebe) looks at every frame. A try is *beside a free run* if the reader saw a
-free run of twice the length that begins on a huge page, and *beside a whole GiB* if it saw an
-aligned GiB with all frames free or movable. /proc/PID/pagemap shows what the try got. After a
-refusal a search over all spare memory must find nothing. /proc/meminfo shows the page cache lost.
-Then makes reserves of 1 GiB with the defaults, and takes runs out of evacuated memory blocks: of
-128 MiB, and of 1 GiB or the longest stretch of blocks without stuck frames. Prints what a busy
-program saw meanwhile and what the kernel logged.
-Exits with 1 if a bar of BARS is missed. The JSON has every miss with what the reader saw.
+free run of at least twice the length that begins on a huge page, and *beside a whole GiB* if it saw
+an aligned GiB with all frames free or movable. After a refusal a search over all spare memory must
+find nothing. Then makes reserves of 1 GiB with the defaults, and takes runs out of evacuated memory
+blocks: of 128 MiB, and of 1 GiB or the longest stretch of blocks without stuck frames. Prints what
+a busy program saw meanwhile and what the kernel logged. Exits with 1 if a bar of BARS is missed.
 """
 
 import argparse
@@ -34,11 +33,11 @@ PAGE = os.sysconf("SC_PAGESIZE")
 PRESENT, FRAME = 1 << 63, (1 << 55) - 1
 KPAGE = ["/proc/kpageflags", "/proc/kpagecount", "/sys/devices/system/memory"]
 BARS = {
-    "free": 0.99,  # share of tries beside a free run
-    "gib": 0.95,  # share of tries beside a whole GiB
+    "free": 0.99,  # share of tries beside a free run that succeed
+    "gib": 0.95,  # share of tries beside a whole GiB that succeed
     "p99_64m_ms": 2000,
     "cache_lost": 2.0,  # page cache lost, over the length
-    "blocks": 1.0,  # share of tries while BLOCKS_SHARE of all blocks hold nothing stuck
+    "blocks": 1.0,  # share that succeed while BLOCKS_SHARE of all blocks hold nothing stuck
     "blocks_ms": 1000,
     "failed_trials": 0.1,  # failures in the kernel's log, over blocks evacuated
     "reserve": 0.7,  # longest run, over the lesser of the length and the longest free run
@@ -53,7 +52,6 @@ def judged(tools):
 
 
 def longest_run(process, address, length):
-    """Returns the bytes of the longest physical run in a part of a process's memory."""
     with open(f"/proc/{process}/pagemap", "rb") as file:
         file.seek(address // PAGE * 8)
         entries = memoryview(file.read(length // PAGE * 8)).cast("Q")
@@ -81,7 +79,6 @@ class Attempt:
             self.answer["seen"] = longest_run(self.process.pid, *place)
 
     def end(self):
-        """Makes the driver give its memory back. Returns its answer."""
         out, _ = self.process.communicate("")
         if out:
             self.answer.update(json.loads(out))
@@ -90,7 +87,6 @@ class Attempt:
 
 
 def zones():
-    """Returns the state and the zone of every memory block."""
     blocks = pathlib.Path(KPAGE[2]).glob("memory*")
     def read(path):
         return path.read_text().split()[0]
@@ -98,7 +94,8 @@ def zones():
 
 
 def kernel_log(after=0.0):
-    """Returns the time of the kernel log's last line; failed trials and warnings after `after`."""
+    """Returns the time of the kernel log's last line; of the lines after `after`, the number of
+    failed trials, and the warnings."""
     log = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace").stdout
     lines = [line[1:].split("]", 1) for line in log.splitlines() if line.startswith("[")]
     lines = [(float(at), text) for at, text in lines]
@@ -123,18 +120,16 @@ def one_try(tools, options, what, length):
 
 
 def share(part, whole):
-    """Returns a fraction, or None if `whole` is 0."""
     return part / whole if whole else None
 
 
 def percentile(values, percent):
-    """Returns the least value that `percent` of the values do not exceed."""
+    """Returns the least value that `percent` % of the values do not exceed, or None."""
     ranked = sorted(values)
     return ranked[max(0, -(-len(ranked) * percent // 100) - 1)] if ranked else None
 
 
 def row_of(mixture, length, tries):
-    """Returns the figures for one length on one mixture."""
     had = [one for one in tries if one["had"]]
     beside = {
         "free": [one for one in tries if one["before"]["free_run"] >= 2 * length],
@@ -156,7 +151,6 @@ def row_of(mixture, length, tries):
 
 
 def reserve_row_of(mixture, tries):
-    """Returns the figures for reserves on one mixture."""
     had = [one for one in tries if one["had"]]
     best = [min(one["length"], one["before"]["free_run"]) for one in had]
     shares = [one["seen"] / best for one, best in zip(had, best) if best]
@@ -170,7 +164,7 @@ def reserve_row_of(mixture, tries):
 
 
 def try_blocks(tools, options, aged):
-    """Takes runs out of memory blocks. Returns them, the busy program's report and the log."""
+    """Takes runs out of memory blocks. Returns the tries, the kernel's log and the busy report."""
     before, (at, _, _) = zones(), kernel_log()
     if aged.busy:
         aged.busy.report()
@@ -187,7 +181,6 @@ def try_blocks(tools, options, aged):
 
 
 def blocks_row_of(mixture, rounds):
-    """Returns the figures for runs out of blocks on one mixture."""
     tries = [one for here in rounds for one in here["tries"]]
     row = {"mixture": mixture, "lengths": []}
     for what, those in (
@@ -214,7 +207,7 @@ def blocks_row_of(mixture, rounds):
 
 
 def blocks_misses_of(row):
-    """Returns the misses of a bar, in words."""
+    """Returns the missed bars, in words."""
     name, said = row["mixture"], []
     for part in row["lengths"]:
         got = share(part["had_of_could"], part["could"])
@@ -233,7 +226,7 @@ def blocks_misses_of(row):
 
 
 def misses_of(row, tries):
-    """Returns the misses of a bar, in words, and the tries that show them."""
+    """Returns the missed bars, in words, and the tries that show the misses."""
     name, length = row["mixture"], row["length"]
     said, shown = [], []
     for beside, least in (("free", BARS["free"]), ("gib", BARS["gib"])):
@@ -331,7 +324,6 @@ def table(result):
 
 
 def one_row_a_line(result):
-    """Returns the result as JSON, with a line for each row."""
     def short(value):
         return json.dumps(value, separators=(",", ":"))
 

@@ -33,7 +33,8 @@ impl Had {
     }
 }
 
-/// Returns what a search may look at: available memory less 1 GiB or a tenth, whichever is more.
+/// Returns the memory that a search may take: available memory less 1 GiB or a tenth, whichever is
+/// more.
 fn spare() -> Result<Bytes, Failure> {
     let available = meminfo::available()?;
     Ok(available.saturating_sub(Bytes::gib(1).max(Bytes::new(available.get() / 10))))

@@ -10,9 +10,9 @@ Prints `ready` when the machine is aged, and undoes it when standard input ends.
   ended   like held, after that program has ended
   busy    a program writes to its memory at random, and page cache fills the rest
 
-At least 2 GiB stay available. The programs die with this one, and are the first that the kernel
-would kill. The files are removed even if this program is killed. Others may lose their page cache.
-Needs a C compiler. Takes up to a minute.
+About 2 GiB stay available. The programs die with this one, and the kernel prefers to kill them. The
+files are removed even if this program is killed. Other programs may lose their page cache. Needs a
+C compiler.
 """
 
 import argparse
@@ -29,25 +29,22 @@ MIXTURES = ("files", "builds", "held", "ended", "busy")
 LEFT = 2 << 30  # bytes that stay available
 SECONDS = 40  # longest time of filling
 FILE_KIB = (4, 8, 16, 32, 64, 128, 256)
-WRITTEN_EVERY = 16  # one file of these is written, the others are holes that are read
+WRITTEN_EVERY = 16  # one file in 16 is written; the others are holes that are read
 DELETED_EVERY = 3
 
 
 def meminfo():
-    """Returns the figures of /proc/meminfo, in bytes."""
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     fields = (line.split() for line in lines)
     return {name.rstrip(":"): int(value) << 10 for name, value, *_ in fields}
 
 
 def page_cache():
-    """Returns the bytes of page cache without tmpfs."""
     now = meminfo()
     return now["Cached"] + now["Buffers"] - now["Shmem"]
 
 
 def file_system(path):
-    """Returns the type of the file system that has `path`."""
     device = os.stat(path).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
@@ -89,8 +86,6 @@ class Tools:
 
 
 class Files:
-    """Files in a folder of their own."""
-
     def __init__(self, folder, seed):
         self.random = random.Random(seed)
         if file_system(folder) in ("tmpfs", "ramfs"):
@@ -103,7 +98,7 @@ class Files:
         self.own.close()
 
     def fill(self, most, is_enough, deadline):
-        """Makes and reads small files, up to `most` bytes or until `is_enough()`."""
+        """Makes and reads small files: `most` bytes, or until `is_enough()` or the deadline."""
         data, had = os.urandom(max(FILE_KIB) << 10), 0
         while had < most and time.monotonic() < deadline and not is_enough():
             inside = self.folder / str(len(self.names))
@@ -122,7 +117,6 @@ class Files:
                 had += size
 
     def delete_some(self):
-        """Deletes one file of DELETED_EVERY, chosen at random."""
         self.random.shuffle(self.names)
         for name in self.names[: len(self.names) // DELETED_EVERY]:
             os.unlink(name)
@@ -140,8 +134,6 @@ class Files:
 
 
 class Load:
-    """A running program of load.c."""
-
     def __init__(self, tools, mode, a, b):
         command = [tools.path("load"), str(os.getpid()), mode, str(a), str(b)]
         pipe = subprocess.PIPE
@@ -155,7 +147,6 @@ class Load:
         return int(line[1])
 
     def report(self):
-        """Returns what `busy` did since the last report."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         words = self.process.stdout.readline().split()
@@ -194,7 +185,6 @@ class Aged:
             self.files.close()
 
     def _room(self, share=1.0):
-        """Returns the bytes to fill."""
         return min(self.most, int((meminfo()["MemAvailable"] - LEFT) * share))
 
     def _start(self, mode, a, b):

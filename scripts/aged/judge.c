@@ -2,9 +2,9 @@
  *
  * Shares no code with the library, whose answers it judges. A frame is absent, free (in the buddy
  * allocator, or an idle page of a hugetlb pool), movable (page cache, memory of programs) or stuck
- * (anything else: slab, page tables, kernel pages, which have no flag). Where the files do not
- * tell, it may be wrong: a page pinned by a device looks movable, a free page in a processor's own
- * list looks stuck.
+ * (anything else: slab, page tables, kernel pages, which have no flag). The flags do not tell
+ * everything: a page pinned by a device looks movable, a free page in a processor's own list looks
+ * stuck.
  *
  * usage: judge FLAGS COUNTS BLOCKS   (the two files of /proc; the folder of memory blocks)
  * Lengths in bytes. Source: admin-guide/mm/pagemap, admin-guide/mm/memory-hotplug. */
@@ -93,7 +93,7 @@ static int is_online(const char *dir, uint64_t block)
 	return read == 1 && strcmp(state, "online") == 0;
 }
 
-/* Counts the kinds of frames in the current stretch of `frames` frames, and the earlier results. */
+/* Kinds of frames in the current part of `frames` frames, and results of the earlier parts. */
 struct tally { uint64_t frames, seen[4], whole, all, adjacent, longest, at; };
 
 static int is_whole(const struct tally *tally)

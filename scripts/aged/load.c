@@ -1,12 +1,12 @@
 /* Ages memory: takes as much as its arguments say, prints `ready`, and ends with its standard input
- * or its parent. The kernel would kill it first.
+ * or its parent. The kernel prefers to kill it.
  *
  * usage: load PARENT every-second BYTES LEFT    holds every second base page, frees the others
  *        load PARENT busy BYTES LEFT            writes base pages at random and checks them
  *        load PARENT processes COUNT KEPT       short processes; KEPT of them stay
  * Stops taking when less than LEFT bytes would stay available. Prints `ready N`: the bytes held, or
  * the processes that stay. `busy` answers each line with `writes N wrong N worst_us N` since the
- * last; worst is the longest time of 64 writes. */
+ * last answer; worst is the longest time of 64 writes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -24,7 +24,7 @@
 
 #define PAGE 4096ull
 #define STEP (64ull << 20)
-/* Bytes of a short process's address space, and of the part that one page table maps. */
+/* Bytes that a short process maps, and bytes that one page table maps. */
 #define SPARSE (256ull << 20)
 #define TABLE (2ull << 20)
 
@@ -59,7 +59,8 @@ static uint64_t available(void)
 	return kib << 10;
 }
 
-/* Maps and populates base pages while `left` bytes stay available. Writes the length to `len`. */
+/* Maps `*len` bytes, populates base pages while `left` bytes stay available, and writes the
+ * populated length to `len`. */
 static char *take(uint64_t *len, uint64_t left)
 {
 	char *at = mmap(0, *len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -119,7 +120,7 @@ static double now_us(void)
 	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
 }
 
-/* Writes a word to each page: the page's number and the count of its writes. */
+/* Writes a word to random pages: the page's number and the count of its writes. */
 static void busy(uint64_t len, uint64_t left)
 {
 	uint64_t *at = (uint64_t *)take(&len, left), pages = len / PAGE, random = 1;
@@ -154,7 +155,7 @@ static void busy(uint64_t len, uint64_t left)
 		pthread_join(listener, 0);
 }
 
-/* Touches a page in each of many page tables; then waits if it stays. */
+/* Touches pages of many page tables, then ends unless `stays`. */
 static void one_process(int stays, pid_t parent)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);

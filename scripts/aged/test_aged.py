@@ -25,8 +25,6 @@ MOST = (256 if os.environ.get("GLEBE_LONG") else 64) * MIB
 
 
 class Judge(unittest.TestCase):
-    """Checks what judge.c reports for invented frames."""
-
     @classmethod
     def setUpClass(cls):
         cls.tools = ager.Tools().__enter__()
@@ -148,8 +146,6 @@ def is_running(process):
 
 
 class Accept(unittest.TestCase):
-    """Checks the figures that accept.py makes of tries."""
-
     def row(self, tries):
         return accept.row_of("files", 64 * MIB, tries)
 

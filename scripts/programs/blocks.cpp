@@ -26,7 +26,7 @@ static unsigned char pattern(uint64_t seed, size_t at) {
     return (unsigned char)(seed * 131 + at * 7 + (at >> 12));
 }
 
-// Returns the distance of the bytes that are checked: all of a small block, some of a large one.
+// Returns the distance between checked bytes: all of a small block, some of a large one.
 static size_t step(size_t size) { return size < 8192 ? 1 : 61; }
 
 [[noreturn]] static void wrong(const char *what, const void *where, size_t at) {

@@ -34,5 +34,5 @@ void churn(int count);
 int grown(size_t to);
 // Checks calloc's memory where other blocks have been. Returns the bytes checked.
 uint64_t zeroed(int count);
-// Fills blocks of `bytes` in all, frees them, waits until they have aged, and fills them again.
+// In each round fills blocks of `bytes` in all, frees a part, waits, frees the rest, and waits.
 uint64_t left_idle(size_t bytes, int rounds);

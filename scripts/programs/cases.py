@@ -11,7 +11,6 @@ from programs.place import Failed, NOBODY, Server, Skipped, SOURCES, needed
 
 
 def loaded(place):
-    """Checks that programs have the library mapped."""
     maps = place.run("cat", "/proc/self/maps")
     if place.library and place.library.name not in maps:
         raise Failed(f"a program has not loaded {place.library}")
@@ -64,7 +63,7 @@ impl std::fmt::Display for Word {
     place.run("cargo", "build", "--offline", "--quiet", "--jobs", "2", *release,
               "--manifest-path", "crate/Cargo.toml", "--target-dir", "tmp/target", **homes)
     said = place.run(*glob.glob(str(place.folder / "tmp/target/*/tiny")))
-    # Names of files in this folder have hashes in them.
+    # Removes files whose names have hashes in them.
     shutil.rmtree(place.folder / "tmp/target")
     place.run("true")
     return said
@@ -108,7 +107,6 @@ def gcc(place):
 
 
 def gpp(place):
-    """Compiles a C++ program that uses the standard library by make, two files at a time."""
     needed("g++", "g++")
     for name in CPP_FILES:
         place.source(name)
@@ -118,7 +116,6 @@ def gpp(place):
 
 
 def threads(place):
-    """Runs threads.cpp, which is compiled without the library."""
     files = [SOURCES / name for name in CPP_FILES if name.endswith(".cpp")]
     program = place.built("threads", needed("g++", "g++"), "-O1", "-std=c++17", "-pthread", *files)
     return place.run(program, place.scale)
@@ -134,7 +131,7 @@ def python(place):
 
 
 def python3():
-    """Returns the system's Python: another user may not be able to read others."""
+    """Returns the system's Python, because another user may not be able to read a private one."""
     system = "/usr/bin/python3"
     return system if os.path.exists(system) else needed("python3", "python3")
 
@@ -174,7 +171,7 @@ def redis(place):
         if "rdb_last_bgsave_status:ok" not in client("info", "persistence"):
             raise Failed("BGSAVE failed")
         client("eval", "for n = 1, 5000 do redis.call('del', 'key:' .. n) end", 0)
-    # The child saved the data of the moment when it was forked.
+    # The child saved the data as they were at the fork.
     with Server(place, *server) as running:
         running.until(lambda: client("ping") == "PONG")
         after = client("debug", "digest")
@@ -233,7 +230,7 @@ def postgres(place):
             raise Failed(f"pgbench: {bench}")
         said += place.run(tools / "psql", "-qAtX", "-c", "select sum(abalance) = "
                           "(select sum(tbalance) from pgbench_tellers) from pgbench_accounts", *ask)
-    # Names of files are numbers of transactions.
+    # Removes files whose names are numbers of transactions.
     shutil.rmtree(data)
     # Messages of initdb, pgbench and a starting server have times in them.
     place.said_wrong = re.sub(r".*\d s[,)].*\n", "", place.said_wrong)
@@ -265,14 +262,12 @@ def bash(place):
 
 
 def sort(place):
-    """Sorts with two threads, and with little memory by way of files."""
     return place.shell(f"seq 1 {100_000 * place.scale} | awk '{{print $1 * 7919 % 100003, $1}}' >rows\n"
                        "sort -n --parallel=2 rows | cksum\nsort -S 1M --parallel=2 rows | cksum\n"
                        "sort -u -k1,1 rows | wc -l")
 
 
 def git(place):
-    """Makes a repository with two branches, merges, packs with two threads, and checks it."""
     needed("git", "git")
     for nth in range(60 * place.scale):
         place.write(f"work/folder{nth % 7}/file{nth}", f"line {nth}\n" * (nth * 13 % 500 + 1))
@@ -297,13 +292,12 @@ git diff HEAD~1 | cksum
 git grep -c 'line 4' | cksum
 git archive HEAD | cksum
 """, GIT_CONFIG_NOSYSTEM="1", **who)
-    # The name of a pack depends on how the threads shared the work.
+    # Removes the packs, whose names depend on how the threads shared the work.
     shutil.rmtree(place.folder / "work/.git")
     return said
 
 
 def tools(place):
-    """Runs find, tar, compressors, openssl, sqlite3, jq, awk, sed, grep, diff and cmake."""
     place.shell("mkdir tree && seq 1 400 | while read n; do seq 1 $n >tree/$n; done")
     said = place.shell("""find tree -type f -size +1k -printf '%p %s\\n' | sort | cksum
 tar --sort=name --owner=0 --group=0 --mtime=@0 -cf tree.tar tree

@@ -41,7 +41,8 @@ class Place:
     """A folder for one run of a case. Leaving the context removes the folder with all files.
 
     Programs that run here preload `library` if it is not None. Their output goes to files
-    elsewhere: a process that stays must not hold a pipe that this process reads to its end."""
+    elsewhere, because a process that stays must not hold a pipe that this process reads to its
+    end."""
 
     def __init__(self, folder, library, circumstance, scale, patience):
         self.folder, self.library, self.circumstance = folder, library, circumstance
@@ -61,13 +62,11 @@ class Place:
         shutil.rmtree(self.logs)
 
     def give(self, path):
-        """Makes the circumstance's user own the path. Returns the path."""
         if self.circumstance.uid is not None:
             os.chown(path, self.circumstance.uid, self.circumstance.uid)
         return path
 
     def source(self, name):
-        """Copies a file of this script's folder into the place. Returns its path."""
         return self.write(name, (SOURCES / name).read_text())
 
     def write(self, name, text):
@@ -97,7 +96,6 @@ class Place:
         return plain
 
     def start(self, command, log, env):
-        """Starts a command in a session of its own."""
         how = self.circumstance
 
         def prepare():
@@ -150,7 +148,6 @@ class Place:
                 "files left": "\n".join(left)}
 
     def digest(self, *names):
-        """Returns a checksum of the contents of files."""
         all_of_them = b"".join((self.folder / name).read_bytes() for name in names)
         return hashlib.sha256(all_of_them).hexdigest()[:16]
 

@@ -75,7 +75,6 @@ def in_database(rows):
 
 
 def by_hand():
-    """Calls the C library's names from outside."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype = libc.realloc.restype = ctypes.c_void_p
     libc.realloc.argtypes = ctypes.c_void_p, ctypes.c_size_t

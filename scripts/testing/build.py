@@ -12,7 +12,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-# The kinds of targets that one command builds.
 TARGETS = ["--lib", "--bins", "--tests", "--examples"]
 # The benchmarks' folder. Their package has more dependencies than all others.
 BENCHMARKS = "bench"
@@ -77,8 +76,8 @@ def tests(built):
 
 def models(built):
     """Builds the concurrency models. They need a compiler flag, and so their own target folder: in
-    the other one cargo would build everything again. They run under `nice`: the tests take longer,
-    and their last program alone does not keep two processors busy."""
+    the other one cargo would build everything again. The build runs under `nice`, because the build
+    of the tests takes longer, and leaves processors idle at its end."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"
     crates = ["glebe-os", "glebe-zpool", "glebe-volatile", "glebe", "glebe-malloc"]
     words = ["test", "--no-run", *(word for name in crates for word in ("-p", name))]
@@ -98,12 +97,10 @@ def python_script(*words):
 
 
 def python(built):
-    """Makes the environment for Python's tests with pip."""
     built.no_python = python_script("environment")
 
 
 def everything(with_benchmarks):
-    """Builds everything and returns it. Raises Failed."""
     built, failures = Built(packages(with_benchmarks)), []
 
     def run(what):
@@ -123,10 +120,10 @@ def everything(with_benchmarks):
         raise failures[0]
     if not built.no_python:
         python_script("install", built.libraries["glebe_python"])
-    # The tests of `make install` run it with a cargo that always fails.
+    # Builds what `make install` copies, because its tests run with a cargo that always fails.
     words = f"PACKAGES={' '.join([*built.packages, *TARGETS])}"
     if subprocess.run(["make", "-s", "build", "PROFILE=dev", words]).returncode != 0:
         raise Failed("make build")
-    # Tests find the libraries here; without it they build them.
+    # Tests find the libraries here; without the variable they build them.
     os.environ["GLEBE_BUILT"] = str(pathlib.Path(built.libraries["glebe_malloc"]).parent)
     return built

@@ -23,8 +23,6 @@ KEYS = {"modules", "nobody", "pure", "without_rseq", *LANES[:3]}
 
 @dataclass
 class Run:
-    """A command, and how it runs."""
-
     name: str
     words: list
     environment: dict = field(default_factory=dict)
@@ -89,12 +87,10 @@ def lane_of(row, module):
 
 
 class Planner:
-    """Makes the runs of each program."""
-
     def __init__(self, built, scratch, is_long):
         self.built, self.is_long = built, is_long
         self.is_root = os.geteuid() == 0
-        # Copies that every user can read.
+        # Folder for copies of programs that every user can read.
         self.copies = scratch / "programs"
         self.copies.mkdir()
         self.copies.chmod(0o755)

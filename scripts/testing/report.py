@@ -22,7 +22,6 @@ def reasons(output):
 
 
 def print_all(built, done):
-    """Prints the report. Returns the exit status."""
     skips = Counter()
     for run in done:
         skips.update(re.findall(r"skipped: .*", run.output))

@@ -17,7 +17,6 @@ NOBODY = 65534
 # Seconds after which a run is stopped. All runs need much less.
 LIMIT_S = 1200
 TALLY = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
-# The processes of all current runs.
 RUNNING = set()
 
 
@@ -59,7 +58,6 @@ def end(process, number):
 
 
 def perform(run, folder):
-    """Performs a run in a temporary folder that it makes."""
     folder.mkdir(mode=0o711)
     environment = {**os.environ, "TMPDIR": str(folder), **run.environment}
     who = {}
@@ -93,7 +91,6 @@ def perform(run, folder):
 
 
 def counts(run, status, text):
-    """Returns the numbers of tests that passed and that failed."""
     tallies = [tuple(map(int, found)) for found in TALLY.findall(text)]
     if not run.tests:
         # The documentation has several programs. Any other command counts as one test.
@@ -105,7 +102,6 @@ def counts(run, status, text):
 
 
 def tell(done):
-    """Prints a line for a run, and its output if it failed."""
     mark = "ok    " if done.is_ok else "FAILED"
     print(f"{mark} {done.wall:6.1f} s {done.cpu:6.1f} s cpu  {done.passed:4}  {done.name}", flush=True)
     if not done.is_ok:
@@ -129,8 +125,8 @@ def all_of(runs, scratch):
     """Performs the runs and returns their results.
 
     First one worker performs the runs of lane `alone`, one by one. Then one worker performs the
-    exclusive runs, one by one, while others, one per processor, perform those of lane `apart`.
-    After the exclusive runs all workers perform the rest.
+    exclusive runs, while others perform those of lane `apart`. After the exclusive runs all workers
+    perform the rest.
     """
     done, lock, stop = [], threading.Lock(), threading.Event()
     waiting = {lane: deque() for lane in LANES}

@@ -1,9 +1,9 @@
-//! Direct I/O between a file and registered memory, for each [`Way`]: the cost of registering, and
-//! the CPU time of a request.
+//! Direct I/O between a file and registered memory, for each way of [`WAYS`]: the cost of
+//! registering, and the CPU time of a request.
 //!
-//! The memory is registered with an io_uring as one buffer; the device moves the bytes, past the
-//! page cache. Contestants use the same file in turn. Rates depend on the device too. Source:
-//! io_uring_register(2), io_uring_enter(2), open(2).
+//! The memory is registered with an io_uring as one buffer; the device moves the bytes without the
+//! page cache. Contestants use the same file in turn. Source: io_uring_register(2),
+//! io_uring_enter(2), open(2).
 //!
 //! # Safety
 //! Requests name checked places in a [`Memory`] that lives as long as the ring and is borrowed
@@ -31,12 +31,11 @@ use crate::Outcome;
 
 const READS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
 const WRITE: u64 = 1 << 20;
-/// Requests under way at a time.
 const DEPTH: usize = 8;
-/// Bytes filled and checked together.
+/// Bytes that are filled and checked as a unit.
 const PAGE: usize = 4 << 10;
 
-/// Measures and reports. A quick run stays within an ordinary process's limit on locked memory.
+/// Registers 4 MiB in a quick run, which an ordinary process usually may lock.
 pub(super) fn measure(report: &mut Report) -> Outcome {
     report.check("wrong_bytes", 0);
     // The kernel takes at most 1 GiB as one buffer.
@@ -84,7 +83,7 @@ fn turn(
     let all: Vec<Place> = (0..len).step_by(WRITE as usize).map(|at| (at as usize, at)).collect();
     fill(direct.memory.bytes_mut(), round);
     let mut jobs = vec![("write", all.clone(), WRITE)];
-    // Bytes per sample, and the most requests.
+    // Bytes that a sample reads, and the most requests of a sample.
     let (read, requests) = report.plan((2 << 20, 64), (32 << 20, 1024));
     let mut random = Random::new(round);
     for size in READS {
@@ -99,7 +98,7 @@ fn turn(
         report.add(&case, who, "us cpu", took.cpu_us / count);
         report.add(&format!("{case}_rate"), who, "MB/s", count * size as f64 / took.wall_us);
     }
-    // Reads every byte to its own place.
+    // Reads the whole file back, each byte to its own place, to check it.
     direct.memory.bytes_mut().fill(0);
     direct.transfer(file, false, &all, WRITE)?;
     report.check("wrong_bytes", wrong(direct.memory.bytes(), round));
@@ -119,7 +118,7 @@ fn wrong(bytes: &[u8], round: u64) -> u64 {
 type Place = (usize, u64);
 
 struct Direct {
-    // Dropped in this order: the ring names the memory.
+    // Fields drop in this order: the ring goes first, because it refers to the memory.
     ring: IoUring,
     memory: Memory,
     registered_us: f64,
@@ -139,7 +138,8 @@ impl Direct {
         Ok(Self { ring, memory, registered_us: took.cpu_us })
     }
 
-    /// Moves `len` bytes for each place. Panics if a place is outside the memory.
+    /// Reads from `file`, or writes to it, `len` bytes for each place. Panics if a place is outside
+    /// the memory.
     fn transfer(&mut self, file: &File, is_write: bool, places: &[Place], len: u64) -> Outcome {
         let (fd, size) = (types::Fd(file.as_raw_fd()), len as u32);
         for batch in places.chunks(DEPTH) {
@@ -180,7 +180,7 @@ impl Direct {
 
 impl Drop for Direct {
     fn drop(&mut self) {
-        // Closing the ring would do it later. No request is under way.
+        // Unregisters now, because closing the ring may unregister the memory only later.
         let _ = self.ring.submitter().unregister_buffers();
     }
 }
@@ -201,7 +201,7 @@ mod tests {
         let all: Vec<Place> = (0..32).map(|nth| place(nth, 0)).collect();
         direct.transfer(&file, true, &all, 1 << 16).unwrap();
         direct.memory.bytes_mut().fill(0);
-        // Moves the first half of the file to the place of the second half.
+        // Reads the first half of the file into the second half of the memory.
         let moved: Vec<Place> = (0..16).map(|nth| place(nth, 16)).collect();
         direct.transfer(&file, false, &moved, 1 << 16).unwrap();
         let bytes = direct.memory.bytes();

@@ -2,9 +2,9 @@
 //! page back, which leaves free memory in single pages. The task `busy` writes to its pages at
 //! random and checks them.
 //!
-//! The child leaves [`LEFT`] available to the machine and to its memory cgroup, and makes itself
-//! the first process that the kernel would kill. The kernel may move its pages. Unit: bytes.
-//! Source: proc_pid_oom_score_adj(5).
+//! The child leaves [`LEFT`] available to the machine and to its memory cgroup, and asks the kernel
+//! to kill it before other processes. The kernel may move the pages. Unit: bytes. Source:
+//! proc_pid_oom_score_adj(5).
 //!
 //! # Safety
 //! The child gives back only its own memory, and does not read it afterwards.
@@ -26,14 +26,14 @@ use crate::memory::LEFT;
 use crate::reserve::keyed::Random;
 use crate::{clock, Outcome};
 
-/// Writes between two looks for a question.
+/// Writes between two checks whether the parent has sent a line.
 const WRITES: u64 = 64;
 const STEP: Bytes = Bytes::mib(64);
 
 /// Holds memory until it is dropped.
 pub(crate) struct Taker {
     child: Child,
-    /// Bytes held. After `fragment` the same amount is free in between.
+    /// Bytes held. With `fragment`, about as many bytes are free between the held pages.
     pub(crate) held: Bytes,
 }
 
@@ -56,7 +56,7 @@ impl Taker {
     }
 }
 
-/// Takes memory in the child, says how much, and runs until the parent closes its end.
+/// Takes memory in the child, prints how much, and holds it until the parent closes the pipe.
 pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     fs::write("/proc/self/oom_score_adj", "1000")?;
     let limits = Limits::find(Path::new("/"), Resource::Memory)?;
@@ -66,7 +66,7 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
         return Ok(writeln!(out, "held 0")?);
     }
     let mut memory = MmapMut::map_anon(len)?;
-    // A kernel without huge pages refuses.
+    // A kernel without transparent huge pages refuses the advice, and does not need it.
     let _ = memory.advise(Advice::NoHugePage);
     let mut taken = 0;
     while taken < len {
@@ -85,7 +85,7 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     }
     let page = page.bytes().as_usize();
     for offset in (0..taken).step_by(2 * page) {
-        // SAFETY: nobody has written to the page, and nobody reads it afterwards.
+        // SAFETY: this program has not written to the page, and does not read it afterwards.
         unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, page)? };
     }
     writeln!(out, "held {}", taken - (taken / page).div_ceil(2) * page)?;
@@ -93,8 +93,8 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Writes random pages' first words: page number and count of writes. Answers each line of standard
-/// input with the wrong words and the longest time.
+/// Writes the page number and a count of writes to the first word of random pages. Answers each
+/// line of standard input with the number of wrong words and the longest time of [`WRITES`] writes.
 fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
     let page = page_size().bytes().as_usize();
     let (asks, asked) = mpsc::channel();
@@ -127,7 +127,6 @@ fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Returns true if `step` more bytes leave [`LEFT`] to the machine and the group.
 fn may_take(step: Bytes, available: Bytes, in_group: Option<Bytes>) -> bool {
     let enough = |has: Bytes| has.saturating_sub(step) >= LEFT;
     enough(available) && in_group.is_none_or(enough)

@@ -1,8 +1,8 @@
 //! The benchmark `contig`: gain and cost of physically contiguous memory, beside memalign and the
 //! kernel's huge pages.
 //!
-//! Devices such as network cards are the users of contiguous memory. This benchmark needs none of
-//! them: reads by a processor and direct I/O with a disk show the gain.
+//! Devices such as network cards need contiguous memory. Here reads by a processor and direct I/O
+//! with a disk show the gain, so no such device is needed.
 //!
 //! Units: nanoseconds per read, MB/s and GB/s, microseconds of wall time (`us`), microseconds of
 //! CPU time (`us cpu`), milliseconds to give memory back, MiB.

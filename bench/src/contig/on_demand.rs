@@ -1,10 +1,10 @@
-//! Runs required on a machine whose memory a program has fragmented: from a reserve set aside
-//! before, and on demand, before and after that program ends. Also a default reserve, and a run of
-//! evacuated memory blocks.
+//! Contiguous runs, required on a machine whose memory a program has fragmented: from a reserve set
+//! aside before, and on demand, before and after that program ends. Also a default reserve, and a
+//! run of evacuated memory blocks.
 //!
-//! Before each try on demand [`crate::frames`], which shares no code with the library, looks for
-//! the longest free run. If that has twice the required length, the try should succeed. Units:
-//! microseconds to get a run, milliseconds to give it back, MiB.
+//! Before each of glebe's tries on demand, [`crate::frames`] looks for the longest free run. If
+//! that run has at least twice the required length, the try should succeed. Units: microseconds to
+//! get a run, milliseconds to give it back, MiB.
 
 use glebe::contig::{Contig, Error, Source};
 use glebe::page_size;
@@ -24,10 +24,11 @@ use crate::Outcome;
 const FAILURES: &str = "required_failures";
 const BLOCKS: &str = "blocks";
 
-/// Measures and reports. A quick run does not touch memory blocks, which are the machine's.
+/// Evacuates no memory blocks in a quick run, because this changes the whole machine.
 pub(super) fn measure(reserve: Outcome<Reserve>, report: &mut Report) -> Outcome {
     let run = run_len(report);
-    // Tries on demand after a free run of twice the length was seen, and their successes.
+    // Counts the tries on demand when a free run of at least twice the length was seen before, and
+    // the successes among these tries.
     let (mut seen, mut had) = (0_u64, 0_u64);
     let fragmenter = Taker::new("fragment", report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
     report.note(&format!(
@@ -43,7 +44,7 @@ pub(super) fn measure(reserve: Outcome<Reserve>, report: &mut Report) -> Outcome
     }
     ask("glebe_on_demand", run, (&mut seen, &mut had), report);
     for (who, way) in [("surplus_hugetlb", Way::Hugetlb), ("thp", Way::Thp)] {
-        // Each may make the kernel compact for seconds.
+        // Each try may make the kernel compact memory for seconds, so there are few tries.
         for _ in rounds(who, report.plan(1, 10), NO_END) {
             report.outcome(&case(run), who, "us", of_kernel(way, run));
         }
@@ -72,7 +73,8 @@ fn case(run: Bytes) -> String {
     format!("required_{}", name(run))
 }
 
-/// Allocates the run and checks its page frames. Returns the number of failures.
+/// Allocates the run 20 times and checks its page frames. Returns the number of failures. Fails if
+/// the reserve has no such run.
 fn of_reserve(reserve: &Reserve, run: Bytes, report: &mut Report) -> Outcome<u64> {
     let pages = run.pages_up(page_size());
     if reserve.largest_run()? < pages {
@@ -104,7 +106,7 @@ fn ask(who: &str, run: Bytes, (seen, all_had): (&mut u64, &mut u64), report: &mu
     }
 }
 
-/// Gets memory and gives it back. Returns true if it got any.
+/// Gets memory, gives it back and reports both times. Returns true if it got the memory.
 fn once(
     case: &str,
     who: &str,
@@ -119,7 +121,8 @@ fn once(
     is_had
 }
 
-/// Returns the time, if the memory is a run.
+/// Returns the time in microseconds. Fails without memory, or if the frames show that it is not one
+/// run.
 fn of_kernel(way: Way, run: Bytes) -> Outcome<f64> {
     let memory = way.obtain(run)?;
     match memory.longest_run() {
@@ -130,8 +133,9 @@ fn of_kernel(way: Way, run: Bytes) -> Outcome<f64> {
     }
 }
 
-/// Returns the longest run of a default reserve over the best possible: `len` or the longest free
-/// run seen.
+/// Returns the longest run of a default reserve divided by the best possible: the smaller of `len`
+/// and the longest free run. Returns 0 without a reserve, `None` without visible frames or a free
+/// run.
 fn of_default(len: Bytes, report: &mut Report) -> Option<f64> {
     let best = longest_free_run().ok()?.min(len);
     let (reserve, took) = timed(|| Reserve::new(len));

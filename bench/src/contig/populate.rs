@@ -3,8 +3,8 @@
 //!
 //! Zeroing runs over populated memory, a base page at a time as in a kernel. The faults are
 //! measured on a window of resident huge pages. Unit: microseconds of CPU time of all threads; two
-//! threads zero what two populated. A first, uncounted populating makes the host of a virtual
-//! machine give its pages.
+//! threads zero what two threads populated. Each turn first populates once without timing, so that
+//! a virtual machine's host has given its pages.
 
 use glebe::contig::{Contig, Source};
 use glebe::page_size;
@@ -77,7 +77,7 @@ fn zero(memory: &mut Memory, threads: usize) -> f64 {
     clock::micros(clock::process_cpu() - before)
 }
 
-/// Scales the faults of a window of resident huge pages to `len`.
+/// Returns the CPU time of faults on a window of resident huge pages, scaled to `len` bytes.
 fn faults(len: Bytes) -> Outcome<f64> {
     let window = WINDOW.min(len);
     let us = HugeFile::new(window)?.window(window)?.took.cpu_us;
@@ -86,7 +86,7 @@ fn faults(len: Bytes) -> Outcome<f64> {
 
 fn ratios(size: &str, report: &mut Report) {
     let median = |what: &str, who| report.median(&format!("{what}_{size}"), who);
-    // Without pool pages there are no faults, and the ratio compares with zeroing only.
+    // Without pool pages, faults were not measured, and the ratio compares with zeroing only.
     let faults = Some(median("faults", HugeFile::NAME)).filter(|us| us.is_finite());
     let bare = median("zeroing", GLEBE) + faults.unwrap_or(0.0);
     let by_two = |what| median(what, GLEBE) / median(what, TWO_THREADS);

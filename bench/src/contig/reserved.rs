@@ -1,4 +1,4 @@
-//! Runs from a reserve of huge pages, chosen while the machine still had long runs.
+//! Contiguous runs from a reserve of huge pages that were chosen while the machine had long runs.
 //!
 //! A run is a block of the reserve. The peer maps a window onto resident huge pages of a file.
 //! [`frames`] checks the library's runs and frames. Units: microseconds, MiB.
@@ -24,7 +24,7 @@ pub(super) fn run_len(report: &Report) -> Bytes {
     report.plan(Bytes::mib(8), Bytes::mib(64))
 }
 
-/// Measures and reports. Returns the reserve, if the machine has the memory.
+/// Returns the reserve, or why the machine could not give it.
 pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<Reserve>> {
     let wanted = report.plan([Bytes::mib(192); 2], [Bytes::gib(2), Bytes::gib(8)]);
     let most = memory::largest()?;
@@ -56,8 +56,8 @@ pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<Reserve>> {
     Ok(reserve.map_err(Into::into))
 }
 
-/// Counts pages whose frame differs between the library and the page map. Fails if they cannot be
-/// compared.
+/// Counts pages whose frame differs between the library and the page map, and adds 1 if the longest
+/// run differs. Fails if the frames cannot be compared.
 fn disagreements(contig: &Contig) -> Outcome<u64> {
     if contig.held_by() == HeldBy::Nothing {
         // Pages that nothing holds may move between two readings.
@@ -77,13 +77,13 @@ fn disagreements(contig: &Contig) -> Outcome<u64> {
         }
     };
     let differ = (0..).zip(&frames).filter(|(page, frame)| claimed(*page) != **frame).count();
-    // Drift shortens runs.
+    // After a drift the library's longest run is out of date, so it is not compared.
     let shorter = drifts.is_empty() && contig.longest_run() != frames::longest(&frames);
     Ok(differ as u64 + u64::from(shorter))
 }
 
-/// Returns the longest run over the best that the same frames allow. Not a number if frames are
-/// hidden.
+/// Returns the longest run divided by the longest that the same frames would give if sorted, or NaN
+/// if frames are hidden.
 fn longest(contig: &Contig, report: &mut Report) -> f64 {
     let Some(mut frames) = frames::of(contig.mapping().addr(), contig.len().pages_up(page_size()))
     else {

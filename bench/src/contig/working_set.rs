@@ -1,9 +1,8 @@
-//! The gain of contiguity and huge pages: reads and copies over memory of each
-//! [`Way`](memory::Way).
+//! The gain of contiguity and huge pages: reads and copies over memory of each way of [`WAYS`].
 //!
-//! Contestants obtain, use and give back memory in turn, so that all meet the same machine. Unit:
-//! CPU time of the calling thread. Memory is written before it is read, so that reads do not pay
-//! for a virtual machine's first touches.
+//! Contestants obtain, use and give back memory in turn, so that other work of the machine affects
+//! all. Unit: CPU time of the calling thread. Memory is written before it is read, so that a
+//! virtual machine's first touches do not slow the reads.
 
 use std::hint::black_box;
 
@@ -18,9 +17,9 @@ use crate::Outcome;
 
 const SIZES: [Bytes; 4] = [Bytes::mib(64), Bytes::gib(1), Bytes::gib(4), Bytes::gib(8)];
 const SIZES_QUICK: [Bytes; 2] = [Bytes::mib(64), Bytes::mib(128)];
-/// The size of the targets.
+/// Size for which the project sets targets. Ratios are of the largest measured size up to this one.
 const TARGET: Bytes = Bytes::gib(4);
-/// Fewer rounds from this size on: obtaining memory takes seconds.
+/// Sizes from this one on get fewer rounds, because obtaining their memory takes seconds.
 const LARGE: Bytes = Bytes::gib(1);
 /// Bytes between reads. No stride is a power of two, so that reads use all cache sets.
 const STRIDES: [usize; 4] = [320, 4160, 65_600, 2_097_216];
@@ -68,17 +67,17 @@ fn turn(who: &str, size: Bytes, round: u64, memory: &mut Memory, report: &mut Re
     }
 }
 
-/// Reads `count` independent words. Returns nanoseconds per read.
+/// Reads `count` words at the indexes that `next` returns. Returns nanoseconds per read.
 fn reads(words: &[u64], count: u64, mut next: impl FnMut() -> usize) -> f64 {
     let (sum, took) = timed(|| (0..count).fold(0_u64, |sum, _| sum.wrapping_add(words[next()])));
     black_box(sum);
     took.cpu_us * 1e3 / count as f64
 }
 
-/// Returns random places in the largest power of two of `words`, by Knuth's linear congruential
-/// sequence, which costs only five cycles per step.
+/// Returns random word indexes below the largest power of two up to `words`, by Knuth's linear
+/// congruential sequence.
 fn random(words: usize, mut state: u64) -> impl FnMut() -> usize {
-    // The high bits; at least one keeps the shift valid.
+    // Takes the high bits, the most random ones: at least one, as a shift by 64 is invalid.
     let shift = u64::BITS - words.ilog2().max(1);
     move || {
         state =
@@ -87,7 +86,7 @@ fn random(words: usize, mut state: u64) -> impl FnMut() -> usize {
     }
 }
 
-/// Returns places `stride` bytes apart; each pass uses others.
+/// Returns word indexes `stride` bytes apart.
 fn strided(words: usize, stride: usize) -> impl FnMut() -> usize {
     let (mask, step, mut at) = ((1_usize << words.ilog2()) - 1, stride / size_of::<u64>(), 0);
     move || {
@@ -96,14 +95,13 @@ fn strided(words: usize, stride: usize) -> impl FnMut() -> usize {
     }
 }
 
-/// Copies one half to the other. Returns GB (10^9 bytes) per second.
+/// Copies one half to the other. Returns GB (10^9 bytes) per second of CPU time.
 fn stream(bytes: &mut [u8]) -> f64 {
     let (to, from) = bytes.split_at_mut(bytes.len() / 2);
     let ((), took) = timed(|| to.copy_from_slice(&from[..to.len()]));
     to.len() as f64 / took.cpu_us / 1e3
 }
 
-/// Adds ratios: times as peer over glebe, rates as glebe over peer.
 fn ratios(size: &str, report: &mut Report) {
     for (who, _) in &WAYS[..WAYS.len() - 1] {
         let case = format!("random_read_{size}");

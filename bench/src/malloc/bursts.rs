@@ -1,8 +1,8 @@
-//! Four processes with bursts of memory, whose working sets do not fit together. Two at a time may
-//! allocate memory in chunks, fill it and free it.
+//! Four processes with bursts of memory, which do not all fit in a limited group. Two processes at
+//! a time allocate memory in chunks, fill it and free it.
 //!
-//! Two file locks serve as tokens; the kernel releases them if it kills a process. Unit:
-//! milliseconds of CPU time per burst, of all threads, with the rests between bursts.
+//! Two file locks serve as tokens; the kernel releases the locks of a killed process. Unit:
+//! milliseconds of CPU time per burst, of all threads, including the time between bursts.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -28,7 +28,8 @@ const UNLIMITED: &str = "bursts_unlimited";
 const MS: &str = "ms cpu/burst";
 const FAULTS: &str = "faults/burst";
 const PROCESSES: usize = 4;
-/// Bytes of a burst and of a group, which has room for three; two run at a time.
+/// Bytes of a burst, and the memory limit of the group: enough for two bursts at a time, but not
+/// for four beside the processes' other memory.
 const FULL: (Bytes, Bytes) = (Bytes::mib(128), Bytes::mib(400));
 const QUICK: (Bytes, Bytes) = (Bytes::mib(64), Bytes::mib(256));
 const CHUNK: Bytes = Bytes::new(512 << 10);
@@ -139,12 +140,12 @@ pub(super) fn inside(plan: &BurstPlan, out: &mut dyn Write) -> Outcome {
     worker::say(out, &Done { bursts, wrong, spent: before.spent()? })
 }
 
-/// Returns the number of wrong bytes of those looked at.
+/// Fills and frees chunks. Returns the number of wrong bytes among the checked ones.
 fn burst(bytes: u64, byte: u8) -> u64 {
     let size = CHUNK.as_usize();
     let chunks = (0..bytes / CHUNK.get()).map(|_| black_box(vec![byte; size]));
     let chunks: Vec<Vec<u8>> = chunks.collect();
-    // One byte per base page: memory is lost in whole pages.
+    // Checks one byte per 4096, because memory is lost in whole pages.
     let seen = chunks.iter().flat_map(|chunk| chunk.iter().step_by(4096));
     seen.map(|is| u64::from(*is != byte)).sum()
 }

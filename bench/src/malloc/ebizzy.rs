@@ -1,10 +1,10 @@
-//! The workload that volatile ranges were first measured with, from the description of ebizzy. For
-//! a record a thread allocates a chunk, copies one of the process's chunks into it, looks a key up
-//! by binary search, and frees it.
+//! The workload of the first measurements of volatile ranges, after the description of ebizzy. For
+//! each record a thread allocates a chunk, copies one of the process's chunks into it, looks a key
+//! up in the copy by binary search, and frees the copy.
 //!
-//! Chunk and key are random, as intended, or always the first, as in the stock program: its random
-//! numbers were all 0, so that it always copied a cached chunk. Units: records per second of CPU
-//! time of all threads, and of wall time.
+//! Chunk and key are random, as intended, or always the first, as in the original program, whose
+//! random numbers were all 0. Units: records per second of CPU time of all threads, and of wall
+//! time.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -31,19 +31,17 @@ const FAULTS: &str = "fault/record";
 const PEAK: &str = "MiB peak";
 const CHUNK: Bytes = Bytes::new(512 << 10);
 const KEYS: u64 = CHUNK.get() / size_of::<u64>() as u64;
-/// Records before measuring; the first uses new memory.
+/// Records per thread before measuring, because the first record uses new memory.
 const WARM_UP: u64 = 16;
-/// Processes, and threads of each.
+/// Processes, and threads of each process.
 const SHAPES: [(usize, usize); 6] = [(1, 1), (1, 2), (1, 4), (1, 16), (4, 1), (4, 4)];
-/// This shape also runs with little memory.
 const LIMITED: (usize, usize) = (4, 4);
-/// Bytes for everything but chunks.
+/// Bytes that the limited group may hold beside the processes' own chunks.
 const SLACK: Bytes = Bytes::mib(76);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Picks {
     Random,
-    /// As the stock program did.
     First,
 }
 
@@ -74,14 +72,13 @@ struct Done {
     peak_bytes: u64,
 }
 
-/// Returns the cases that `--only` may name.
 pub(super) fn cases() -> impl Iterator<Item = String> {
     SHAPES.iter().map(|shape| Picks::Random.case(*shape))
 }
 
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
-    // Speed varies by a tenth with the place of a process's memory: many short processes give
-    // better figures than few long ones.
+    // Many short processes give better figures than few long ones, because speed varies by a tenth
+    // with the place of a process's memory.
     let count = report.plan(1, 15);
     let (chunks, millis) = report.plan((16, 10), (512, 250));
     let everybody: Vec<usize> = (0..peers.here.len()).collect();
@@ -110,7 +107,6 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Runs one round of a peer with both ways to pick.
 fn processes(
     peer: &Peer,
     shape: (usize, usize),
@@ -121,7 +117,7 @@ fn processes(
     let job = Job::Ebizzy(plan);
     let workers = (0..shape.0).map(|_| Worker::start(peer, group, &job));
     let mut workers = workers.collect::<Outcome<Vec<_>>>()?;
-    // Waits until the chunks exist, which takes time and faults.
+    // Waits until the chunks exist, because making them must not count.
     for worker in &mut workers {
         worker.answer::<()>()?;
     }
@@ -164,7 +160,7 @@ fn tell(
     }
 }
 
-/// Runs processes whose chunks just fit.
+/// Runs processes in a group whose memory limit is their chunks and [`SLACK`].
 fn limited(peers: &Peers, chunks: usize, millis: u64, report: &mut Report) -> Outcome {
     let count = report.plan(1, 9);
     let chunks_len = Bytes::new(CHUNK.get() * (LIMITED.0 * chunks) as u64);
@@ -193,11 +189,10 @@ fn ratios(peers: &Peers, shape: (usize, usize), report: &mut Report) {
     }
 }
 
-/// Returns records per second as the volatile ranges patch printed them: a row per shape, a column
-/// per peer, with the ratio to the eager peer.
+/// Formats records per second like the volatile ranges patch: a row per shape, a column per peer,
+/// with the ratio to the eager peer.
 fn table(peers: &Peers, report: &Report) -> String {
     let mut text = String::from("ebizzy, stock picks, records/s (times the eager peer's)\n P.T  ");
-    // Writing to a string does not fail.
     for peer in &peers.here {
         let _ = write!(text, "{:>18}", peer.who);
     }
@@ -260,14 +255,13 @@ fn run(chunks: &[Vec<u64>], plan: EbizzyPlan, picks: Picks) -> Outcome<Done> {
     })
 }
 
-/// Returns true if the key was at its place.
+/// Serves one record. Returns true if the key was at its place.
 #[inline(never)]
 fn record(chunks: &[Vec<u64>], picks: Picks, random: &mut Random) -> bool {
     let (nth, key) = match picks {
         Picks::Random => (random.below(chunks.len() as u64) as usize, random.below(KEYS)),
         Picks::First => (0, 0),
     };
-    // One call of malloc, and a copy.
     let copy = black_box(chunks[nth].clone());
     copy.binary_search(&key) == Ok(key as usize)
 }

@@ -6,7 +6,6 @@ use super::{programs, suite};
 use crate::report::{Report, GLEBE};
 use crate::turns::median;
 
-/// Adds the ratios of each program that both ran, and the worst.
 pub(super) fn sum_up(report: &mut Report) {
     let (mut small, mut peak) = (f64::INFINITY, f64::INFINITY);
     for (case, unit) in programs::cases().chain(suite::cases()) {

@@ -1,10 +1,11 @@
-//! Memory that one program has freed when another needs it.
+//! Memory that one program has freed and another program needs.
 //!
-//! A fills 400 MiB with objects of one size twice, frees them, rests or not, and fills again
-//! (reuse). A frees and rests again; B fills the same amount in the same memory cgroup, which
-//! cannot hold both, and ends; A fills again. Last, A frees all but a quarter and trims, to show
-//! how much memory it holds unused. B always has the C library's allocator, so that differences are
-//! A's. Units: milliseconds of CPU time of all threads, page faults.
+//! Program A fills 400 MiB (80 MiB in a quick run) with objects of one size twice, frees them,
+//! rests or not, and fills again (reuse). A frees and rests again; program B fills the same amount
+//! in the same memory cgroup, which cannot hold both, and ends; A fills again. Last, A frees all
+//! but a quarter and trims, which shows how much it holds unused. B always has the C library's
+//! allocator, so that differences are A's. Units: milliseconds of CPU time of all threads, page
+//! faults.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -27,9 +28,9 @@ const FAULTS: &str = "faults";
 const PERCENT: &str = "percent";
 const SIZES: [(&str, usize); 3] = [("256", 256), ("16k", 16 << 10), ("512k", 512 << 10)];
 const IDLE_MS: [u64; 2] = [0, 300];
-/// A keeps the last `1 / KEPT` of its objects, side by side.
+/// Program A keeps the last `1 / KEPT` of its objects.
 const KEPT: usize = 4;
-/// glebe runs every round, its peers only every fifth.
+/// Each round measures glebe, but only every fifth its peers.
 const OTHERS_EVERY: u64 = 5;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -46,14 +47,13 @@ struct Step {
     resident_bytes: u64,
 }
 
-/// One run of A and B, without the steps that a killed program did not reach.
+/// One run of the programs A and B. A step that a killed program did not reach is `None`.
 #[derive(Debug, Default)]
 struct Run {
     freed: Option<Step>,
     reused: Option<Step>,
-    /// B's fill.
     other: Option<Step>,
-    /// A's last look: are its objects intact?
+    /// A's last check that its objects are intact.
     last: Option<Step>,
     reused_after: Option<Step>,
     held_percent: Option<f64>,
@@ -87,7 +87,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns sizes and rests. A quick run rests with the first size only.
+/// Returns pairs of a size and a rest in milliseconds. A quick run rests with the first size only.
 fn cases(report: &Report) -> Vec<((&'static str, usize), u64)> {
     let all = SIZES.iter().flat_map(|size| IDLE_MS.map(|idle| (*size, idle)));
     let quick = report.options.quick;
@@ -144,7 +144,7 @@ fn play(
     let mut run = Run::default();
     let mut a = Worker::start(peer, Some(group), &Job::GiveBack(plan))?;
     let at_start: Option<Step> = a.step("look")?;
-    // Memory first touched by a second fill is no cost of reuse.
+    // Fills twice, because the second fill may still touch new memory, which is no cost of reuse.
     for step in ["fill", "free", "fill"] {
         if a.step::<Step>(step)?.is_none() {
             return Ok(run);
@@ -179,7 +179,6 @@ fn rest(idle_ms: u64) {
     }
 }
 
-/// Adds ratios of reuse time: `NEVER` over glebe.
 fn ratios(cases: &[((&str, usize), u64)], report: &mut Report) {
     let mut all = Vec::new();
     for ((name, _), idle) in cases {
@@ -201,7 +200,7 @@ pub(super) fn inside(plan: GiveBackPlan, out: &mut dyn Write) -> Outcome {
             "look" => {}
             "fill" => objects.extend((objects.len()..plan.count).map(|nth| object(nth, plan.size))),
             "free" => objects.clear(),
-            // The last objects are side by side. Their numbers change, so their bytes must too.
+            // The indexes of the kept objects change, so `renumber` below rewrites their bytes.
             "keep" => drop(objects.drain(..plan.count - plan.count / KEPT)),
             "trim" => plan.trim.call()?,
             other => return Err(format!("{other}: no step of A or B").into()),
@@ -219,7 +218,6 @@ fn byte(nth: usize) -> u8 {
     (nth % 255) as u8 + 1
 }
 
-/// Makes an object: one call of malloc, each byte written.
 fn object(nth: usize, size: usize) -> Box<[u8]> {
     black_box(vec![byte(nth); size].into_boxed_slice())
 }

@@ -1,9 +1,10 @@
-//! The benchmark `malloc`: glebe-malloc beside the allocators that programs use, each preloaded.
+//! The benchmark `malloc`: glebe-malloc beside the C library's allocator and others, which are
+//! preloaded.
 //!
-//! Each part asks all peers one question by turns: the ebizzy-like loop, memory given back, bursts,
-//! sizes, start-up, real programs, a public suite. The measured code is a child with the preloaded
-//! allocator ([`worker`]) or another program ([`ran`]). Kills by the kernel count: glebe's in the
-//! check `oom_kills`, others in their rows.
+//! Each part measures its peers in turn: the ebizzy-like loop, memory given back, bursts, sizes,
+//! start-up, real programs, a public suite. The measured code is a child with the preloaded
+//! allocator ([`worker`]) or another program ([`ran`]). The check `oom_kills` counts processes with
+//! glebe that the kernel killed; rows report kills with a peer.
 
 mod bursts;
 mod ebizzy;
@@ -64,7 +65,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns true for the part, or a case of it that `--only` may name.
+/// Returns true if `word` is the part, or a case of the part that `--only` may name.
 fn is_of(word: &str, part: &str) -> bool {
     let cases: Vec<String> = match part {
         "ebizzy" => ebizzy::cases().collect(),
@@ -75,7 +76,6 @@ fn is_of(word: &str, part: &str) -> bool {
     word == part || cases.iter().any(|case| case == word)
 }
 
-/// Returns true if `--only` is absent or names the case or its part.
 fn is_wanted(case: &str, part: &str, report: &Report) -> bool {
     let only = &report.options.only;
     only.is_empty() || only.iter().any(|word| word == part || word == case)
@@ -89,7 +89,6 @@ fn grouped(
     Group::make(limit).inspect_err(|why| report.remark(case, who, unit, why)).ok()
 }
 
-/// Counts glebe's kills.
 fn killed(peer: &Peer, group: &Group, report: &mut Report) {
     if peer.is_glebe() {
         report.check(OOM_KILLS, group.kills());

@@ -1,8 +1,8 @@
-//! [`Peer`]: an allocator by LD_PRELOAD, with its settings. [`Peers::find`] tells which ones this
-//! machine has.
+//! [`Peer`]: an allocator to preload, with its settings. [`Peers::find`] returns the peers of this
+//! machine.
 //!
-//! A peer is present only if its library was mapped into a program: the loader goes on without a
-//! missing library. Source: ld.so(8), jemalloc(3).
+//! A library counts as present only if a test program maps it, because the loader ignores a missing
+//! library. Source: ld.so(8), jemalloc(3).
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,34 +12,29 @@ use crate::report::{Report, GLEBE};
 
 pub(crate) const GLIBC: &str = "glibc";
 pub(crate) const MIMALLOC: &str = "mimalloc";
-/// glebe as on a machine without huge pages: it marks each slice separately.
+/// glebe with `huge=off`, as on a machine without huge pages.
 pub(crate) const BASE_PAGES: &str = "glebe, base pages";
-/// jemalloc that gives every freed page back at once, its default in 2014.
+/// jemalloc with settings that give every freed page back at once.
 pub(crate) const EAGER: &str = "jemalloc eager";
-/// jemalloc that gives nothing back.
 pub(crate) const NEVER: &str = "jemalloc never";
 
-/// Variables that would change an allocator unseen.
+/// Environment variables that would change an allocator without notice.
 const CLEARED: [&str; 5] =
     ["LD_PRELOAD", "MALLOC_CONF", "GLEBE_MALLOC", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX"];
 
 const LIBRARY: &str = "libglebe_malloc.so";
 const JEMALLOC: &[&str] = &["libjemalloc.so.2"];
 const TCMALLOC: &[&str] = &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"];
-/// The last setting lets short blocks reuse a block that was joined to a long free run. Without it
-/// jemalloc faults memory in again that it never gave back.
+/// The last setting lets short blocks reuse long free runs. Without it, jemalloc takes new memory
+/// for them.
 const NEVER_CONF: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1,lg_extent_max_active_fit:20";
 
-/// The call with which an allocator gives back all that it can.
+/// The call that makes an allocator give back all that it can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Trim {
-    /// malloc_trim(0)
     Libc,
-    /// mallctl("arena.4096.purge")
     Jemalloc,
-    /// mi_collect(true)
     Mimalloc,
-    /// MallocExtension_ReleaseFreeMemory()
     Tcmalloc,
 }
 
@@ -53,7 +48,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Gives `command` this allocator and its settings, without this program's own.
+    /// Makes `command` use this allocator and its settings, and no inherited settings.
     pub(crate) fn set(&self, command: &mut Command) {
         CLEARED.iter().for_each(|name| _ = command.env_remove(name));
         if let Some(library) = &self.library {
@@ -68,14 +63,15 @@ impl Peer {
         [GLEBE, BASE_PAGES].contains(&self.who)
     }
 
-    /// Fails if the library is not mapped into a program.
+    /// Fails if a test program does not map the library.
     fn load(&self) -> Result<(), String> {
         let Some(library) = &self.library else { return Ok(()) };
         let mut command = Command::new("cat");
         self.set(command.arg("/proc/self/maps"));
         let output = command.output().map_err(|e| format!("cat: {e}"))?;
         let name = Path::new(library).file_name().unwrap_or_default().to_string_lossy();
-        // The file may have a longer name than the link: libtcmalloc.so.4.5.10.
+        // Looks for a part of a name, because the file may have a longer one:
+        // libtcmalloc.so.4.5.10.
         match String::from_utf8_lossy(&output.stdout).contains(&*name) {
             true => Ok(()),
             false => {
@@ -146,12 +142,12 @@ impl Peers {
         self.here.iter().find(|peer| peer.who == who)
     }
 
-    /// Adds a row with the reason for each absent allocator.
     pub(crate) fn name_absent(&self, case: &str, unit: &'static str, report: &mut Report) {
         self.absent.iter().for_each(|(who, why)| report.remark(case, who, unit, why));
     }
 
-    /// Returns glebe's median over the best median of a peer.
+    /// Returns glebe's median divided by the highest median of a peer, for a unit where more is
+    /// better.
     pub(super) fn versus_best(&self, case: &str, unit: &str, report: &Report) -> f64 {
         let others = self.here.iter().filter(|peer| !peer.is_glebe());
         let medians = others.map(|peer| crate::turns::median(report.of(case, peer.who, unit)));

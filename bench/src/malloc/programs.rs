@@ -1,8 +1,8 @@
 //! Real programs: a C project compiled, template-heavy C++ built by two jobs, a Python program that
 //! builds and drops large structures, Redis under its own benchmark.
 //!
-//! The C project is mimalloc, whose source this program was built with. Output must be equal with
-//! every allocator.
+//! The C project is mimalloc, whose source this program was built with. All output but that of
+//! Redis must be equal with every allocator.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::report::{Report, GLEBE};
 use crate::turns::{median, turns};
 use crate::Outcome;
 
-/// Function that makes a command with its files in a folder, for a quick run or not, or fails if
+/// Function that makes a command with its files in a folder, for a quick or a full run. Fails if
 /// the program is missing.
 type Make = fn(&Path, bool) -> Outcome<Command>;
 
@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, Make); 4] = [
     ("program_python_malloc", |dir, quick| python(dir, quick, true)),
 ];
 pub(super) const REDIS: &str = "program_redis";
-/// Files compiled separately; these include the others.
+/// Source files of mimalloc that are compiled separately. They include the other files.
 const C_FILES: [&str; 17] = [
     "alloc",
     "alloc-aligned",
@@ -93,12 +93,11 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns the bytes to warm before a run, about what most programs use.
 pub(super) fn warm(report: &Report) -> Bytes {
     report.plan(Bytes::mib(2), Bytes::mib(768))
 }
 
-/// Returns the number of rounds. Runs of a second vary by a tenth, compiling by less.
+/// Returns the number of rounds: few for compiling, because its time varies little.
 fn rounds(case: &str, report: &Report) -> u64 {
     report.plan(1, if case.starts_with("program_c") { 5 } else { 12 })
 }
@@ -129,7 +128,6 @@ fn run(
     Ok(())
 }
 
-/// Fails if a program is missing, and says how to get it.
 pub(super) fn needs(program: &str, package: &str) -> Outcome {
     match Command::new(program).arg("--version").output() {
         Ok(_) => Ok(()),
@@ -137,14 +135,14 @@ pub(super) fn needs(program: &str, package: &str) -> Outcome {
     }
 }
 
-/// Returns a `make` that builds `objects` anew and prints their checksum.
+/// Returns a `make` command that builds `objects` anew and prints their checksum.
 fn make(dir: &Path, objects: &str, flags: &str, rules: &str) -> Outcome<Command> {
     needs("make", "make")?;
     let rest = format!("all: {objects}\n\tcat {objects} | cksum\n{rules}");
     write(dir, "Makefile", &format!("{flags}\n{rest}"))?;
     let mut command = Command::new("make");
     command.args(["--always-make", "--silent", "--jobs=2", "-C"]).arg(dir);
-    // Compiled files may contain the date.
+    // Fixes the date, which compiled files may contain, because checksums are compared.
     command.env("SOURCE_DATE_EPOCH", "0");
     Ok(command)
 }
@@ -163,7 +161,6 @@ fn compile_c(dir: &Path, quick: bool) -> Outcome<Command> {
 fn build_cpp(dir: &Path, quick: bool) -> Outcome<Command> {
     needs("c++", "g++")?;
     write(dir, "templates.cpp", include_str!("templates.cpp"))?;
-    // One object per template depth.
     let count = if quick { 1 } else { CPP_DEPTHS };
     let objects: Vec<_> = (1..=count).map(|depth| format!("templates-{depth}.o")).collect();
     let flags = if quick { "CXXFLAGS = -std=c++17" } else { "CXXFLAGS = -std=c++17 -O1 -g" };
@@ -173,7 +170,7 @@ fn build_cpp(dir: &Path, quick: bool) -> Outcome<Command> {
 
 fn python(dir: &Path, quick: bool, is_by_malloc: bool) -> Outcome<Command> {
     needs("python3", "python3")?;
-    // A wrapper may be first in the path.
+    // `python3` may be a wrapper, so this asks for the path of the interpreter.
     let asked =
         Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output()?;
     let program = String::from_utf8(asked.stdout)?;
@@ -181,7 +178,7 @@ fn python(dir: &Path, quick: bool, is_by_malloc: bool) -> Outcome<Command> {
     let mut command = Command::new(program.trim());
     command.arg(text).arg(if quick { "1" } else { "8" });
     command.env("PYTHONMALLOC", if is_by_malloc { "malloc" } else { "pymalloc" });
-    // Equal hash tables in every run; a random seed can take a third longer.
+    // Makes hash tables equal in every run, because some random seeds take a third longer.
     command.env("PYTHONHASHSEED", "0");
     Ok(command)
 }

@@ -1,9 +1,9 @@
 //! [`Ran`]: time and memory of a program with a peer's allocator, with all its children.
 //!
-//! A child of this program starts it, so that getrusage(2) of ended children counts only that
-//! program. The peak is the largest process's. It includes the memory of the process that forked:
-//! little in the child, perhaps much here. The program dies with that child. Units: seconds, bytes.
-//! Source: getrusage(2), prctl(2).
+//! A child of this program starts the measured program, so that getrusage(2) of ended children
+//! counts only that program. The peak is that of the largest process. A forked process inherits its
+//! parent's peak, so the child must be small. The program dies with the child. Units: seconds,
+//! bytes. Source: getrusage(2), prctl(2).
 //!
 //! # Safety
 //! `getrusage` writes the one structure that it is given. Between fork and exec the child makes one
@@ -49,8 +49,8 @@ impl Ran {
         input: Option<&Path>,
         warm: Bytes,
     ) -> Outcome<Self> {
-        // A host may take back huge pages that were free for seconds; giving them again costs a
-        // tenth of a run.
+        // A virtual machine's host may take back huge pages that were free for seconds; giving them
+        // again during the run would lengthen it by a tenth.
         drop(Way::Thp.obtain(warm));
         peer.set(&mut command);
         let task = Task { input: input.map(Path::to_owned), ..Task::of(&command) };
@@ -73,7 +73,7 @@ impl Ran {
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     words: Vec<OsString>,
-    /// Variables set, or removed.
+    /// Variables to set, or to remove if `None`.
     env: Vec<(OsString, Option<OsString>)>,
     dir: Option<PathBuf>,
     input: Option<PathBuf>,
@@ -133,7 +133,7 @@ pub(crate) fn start(task: &str, out: &mut dyn Write) -> Outcome {
     Ok(writeln!(out, "{}", serde_json::to_string(&ran)?)?)
 }
 
-/// Returns CPU seconds of all ended children and theirs, and the most bytes of one of them.
+/// Returns CPU seconds of all ended children and their children, and the peak bytes of the largest.
 fn of_children() -> Outcome<(f64, u64)> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure has the type that the call writes.

@@ -1,5 +1,5 @@
-//! Redis under redis-benchmark. Only the server has the peer's allocator and is measured, over all
-//! its threads and its whole life.
+//! Redis under redis-benchmark. Only the server has the peer's allocator. The CPU time is that of
+//! all its running threads since its start, the wall time that of redis-benchmark.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Runs a client with the C library's allocator. Fails if the client fails.
+    /// Runs a client without the peer's allocator. Fails if the client fails or answers `ERR`.
     fn client(&self, words: &[&str]) -> Outcome<String> {
         let mut command = Command::new(words[0]);
         let output = command.arg("-s").arg(&self.socket).args(&words[1..]).output()?;

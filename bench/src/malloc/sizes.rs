@@ -18,7 +18,7 @@ use crate::turns::{turns, worst};
 use crate::{clock, Outcome};
 
 const UNIT: &str = "GB/cpu-s";
-/// Sizes on both sides of those that glibc and jemalloc give back at once.
+/// Sizes on both sides of the limits from which glibc and jemalloc give freed blocks back at once.
 const SIZES: [(&str, Bytes); 11] = [
     ("512k", Bytes::new(512 << 10)),
     ("1m", Bytes::mib(1)),
@@ -50,7 +50,7 @@ struct Done {
 pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     let count = report.plan(1, 9);
     let quick = report.options.quick;
-    // Longer than a processor keeps one of its speeds.
+    // Long samples even out changes of a processor's clock frequency.
     let millis = report.plan(20, 200);
     let sizes = SIZES.iter().filter(|(name, _)| !quick || FEW.contains(name));
     let sizes: Vec<_> = sizes.collect();

@@ -1,4 +1,4 @@
-# Large structures, built and dropped. Usage: structures.py ROUNDS
+# Builds and drops large structures. Usage: structures.py ROUNDS
 
 import json
 import sys

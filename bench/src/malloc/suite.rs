@@ -1,9 +1,9 @@
 //! Programs of a public suite of allocator benchmarks, daanx/mimalloc-bench, that a C or C++
 //! compiler builds without downloads.
 //!
-//! [`CHECKOUT`] names a work tree or git directory of the suite. Programs get less work than in the
-//! suite. Those that run for a fixed time print how much they did; their unit is CPU time per
-//! operation. Source: the suite's CMakeLists.txt and bench.sh.
+//! The variable [`CHECKOUT`] names a work tree or git directory of the suite. Programs get less
+//! work than in the suite. Programs that run for a fixed time print how much they did; their unit
+//! is CPU time per operation. Source: the suite's CMakeLists.txt and bench.sh.
 
 use std::env;
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ type Did = Option<(&'static str, f64)>;
 
 struct Program {
     name: &'static str,
-    /// Below `bench`. Sources are its files that end in `suffix`, but not `without`.
+    /// Folder below `bench`. Its files that end in `suffix`, except `without`, are compiled.
     folder: &'static str,
     suffix: &'static str,
     without: &'static [&'static str],
@@ -138,7 +138,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns the folder `bench` of a checkout, copied to `scratch` from a git directory.
+/// Returns the folder `bench` of a checkout. Copies the folder to `scratch` from a git directory.
 fn sources(checkout: Option<OsString>, scratch: &Path) -> Outcome<PathBuf> {
     let checkout = PathBuf::from(checkout.ok_or(HOW)?);
     if checkout.join("bench").is_dir() {
@@ -228,7 +228,6 @@ impl Program {
     }
 }
 
-/// Returns the positive figure right before `word`.
 fn figure_before(word: &str, said: &str) -> Option<f64> {
     let before = &said[..said.find(word)?];
     let digits = before.rfind(|c: char| !c.is_ascii_digit() && c != '.').map_or(0, |at| at + 1);

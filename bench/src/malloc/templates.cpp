@@ -1,4 +1,4 @@
-// What takes a C++ compiler time and memory: templates of the standard library, many of them.
+// Uses many templates of the standard library, which cost a C++ compiler time and memory.
 
 #include <algorithm>
 #include <functional>

@@ -16,7 +16,6 @@ type Mallctl =
     unsafe extern "C" fn(*const c_char, *mut c_void, *mut usize, *mut c_void, usize) -> c_int;
 
 impl Trim {
-    /// Calls the allocator's function. Fails if the allocator lacks it.
     pub(super) fn call(self) -> Outcome {
         match self {
             Self::Libc => {
@@ -30,7 +29,7 @@ impl Trim {
                 // 4096 means all arenas.
                 for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
                     let (none, len) = (ptr::null_mut(), ptr::null_mut());
-                    // SAFETY: see above.
+                    // SAFETY: as above; null pointers mean no value.
                     unsafe { mallctl(name.as_ptr(), none, len, none, 0) };
                 }
             }
@@ -49,7 +48,7 @@ impl Trim {
     }
 }
 
-/// Returns the first library's address for `name`; never null.
+/// Returns the address of `name` in the first library that has it; never null.
 fn found(name: &CStr) -> Outcome<*mut c_void> {
     // SAFETY: the name ends with a zero.
     let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

@@ -34,11 +34,10 @@ impl Usage {
     }
 }
 
-/// Returns minor and major faults.
 fn faults() -> Outcome<u64> {
     let found = look("/proc/self/stat", |text| {
-        // The name in brackets may contain spaces; `minflt` and `majflt` are fields 8 and 10 after
-        // it.
+        // The name in brackets may contain spaces, so fields count from the last bracket: `minflt`
+        // is field 8, `majflt` field 10.
         let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
         let mut fields = fields.split_whitespace().skip(7).step_by(2);
         let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok());
@@ -53,12 +52,10 @@ pub(super) fn resident() -> Outcome<u64> {
     found.ok_or_else(|| "smaps_rollup: no Anonymous".into())
 }
 
-/// Returns the most bytes ever resident.
 pub(super) fn peak() -> Outcome<u64> {
     peak_in("/proc/self/status")
 }
 
-/// Returns the peak of the process with this status file.
 pub(super) fn peak_in(status: &str) -> Outcome<u64> {
     look(status, |text| kib(text, "VmHWM:"))?.ok_or_else(|| format!("{status}: no VmHWM").into())
 }
@@ -85,7 +82,7 @@ mod tests {
         let touched = std::hint::black_box(vec![1_u8; len]);
         let spent = used.spent().unwrap();
         assert!(spent.faults > 0 && spent.cpu_s > 0.0, "{spent:?}");
-        // Other tests allocate and free meanwhile, but less.
+        // Other tests free memory meanwhile, but less than half of `len`.
         assert!(resident().unwrap() > before + len as u64 / 2);
         assert!(peak().unwrap() >= len as u64);
         drop(touched);

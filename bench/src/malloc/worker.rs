@@ -1,7 +1,7 @@
 //! [`Worker`]: a child with a peer's allocator, in a memory cgroup if given.
 //!
-//! It does one [`Job`] and answers in JSON, one line per step. Before each measured step it waits
-//! for a line. A killed worker stops answering, which is a result.
+//! A worker does one [`Job`] and answers in JSON, one line per step. It waits for a line before
+//! each step that the parent times. A killed worker stops answering, which rows report.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(super) enum Job {
     Sizes(sizes::SizePlan),
 }
 
-/// In place of a group's directory.
+/// Replaces the group's directory where there is no group.
 const NO_GROUP: &str = "";
 
 pub(super) struct Worker(Child);
@@ -35,7 +35,8 @@ impl Worker {
         Ok(Self(Child::start_as("malloc", &words, |command| peer.set(command))?))
     }
 
-    /// Lets the worker go on. [`Worker::answer`] notices a killed one.
+    /// Sends the worker its next step. Ignores errors, because [`Worker::answer`] notices a killed
+    /// worker.
     pub(super) fn go(&mut self, step: &str) {
         let _ = self.0.tell(step);
     }
@@ -50,13 +51,13 @@ impl Worker {
         self.answer()
     }
 
-    /// Returns true unless the worker was killed. Fails if it failed.
+    /// Returns true unless the worker was killed. Fails if the worker failed.
     pub(super) fn end(self) -> Outcome<bool> {
         Ok(self.0.answer()?.is_some())
     }
 }
 
-/// Lets all go on at once. Returns the answers of those not killed.
+/// Lets all workers begin a step at once. Returns the answers of the workers that were not killed.
 pub(super) fn together<T: DeserializeOwned>(workers: &mut [Worker]) -> Outcome<Vec<T>> {
     workers.iter_mut().for_each(|worker| worker.go(""));
     let answers = workers.iter_mut().map(Worker::answer);
@@ -76,7 +77,7 @@ pub(crate) fn inside(group: &Path, job: &str, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Waits for a step, in the worker. Returns false at the end. Allocates nothing, like [`say`], once
+/// Waits for a step, in the worker. Returns false at the end of the input. Allocates nothing once
 /// `line` is long enough.
 pub(super) fn next_step(line: &mut String) -> Outcome<bool> {
     line.clear();

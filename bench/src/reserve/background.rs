@@ -1,8 +1,8 @@
-//! [`Background`]: load beside timed requests, whose own time is measured too: by default a
-//! parallel build of real sources, or any shell command.
+//! [`Background`]: a shell command that loads the machine beside timed requests, and is timed
+//! itself. The default is a parallel build.
 //!
-//! It builds this project's sources from nothing, unoptimised, a job per processor, offline:
-//! building this program fetched what it needs. Its own directory is removed at the end.
+//! The build compiles a package and its dependencies from nothing, unoptimised, with a job per
+//! processor. It needs no network, because building this program fetched all sources.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::pressure::patiently;
 use crate::report::Options;
 use crate::Outcome;
 
-/// Built in a quick run (one or two CPU seconds) and in a full one (about ten).
+/// Packages built in a quick run (one or two CPU seconds) and in a full run (about ten).
 const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
 
 /// Builds a package from nothing. Repeats `rm`, because a killed compiler may write a last file.
@@ -28,20 +28,17 @@ CARGO_INCREMENTAL=0 exec cargo build --quiet --offline --locked --package PACKAG
     --config profile.dev.opt-level=0 --config profile.dev.debug=0 --target-dir "$TMPDIR/target"
 "#;
 
-/// Work that can be started repeatedly, one run at a time.
 pub(super) struct Background {
     text: String,
     dir: PathBuf,
     scratch: PathBuf,
-    /// Directory that a build writes to.
     own: Option<TempDir>,
-    /// A description for people.
     pub(super) what: String,
 }
 
 impl Background {
     /// Uses the given command, or the build. Runs the build once, to show that it works and to load
-    /// its sources into memory. Fails with the remedy.
+    /// its sources into memory. If the build fails, the error names a remedy.
     pub(super) fn new(options: &Options) -> Outcome<Self> {
         let dir = options.scratch();
         if let Some(text) = options.background.clone() {
@@ -74,7 +71,7 @@ impl Background {
     }
 
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> Outcome<T> {
-        // Ends if this process is killed. The sleep is for commands that end at once.
+        // The loop ends with this process. It sleeps, because a command may end at once.
         let text = format!("while kill -0 $PPID; do ({}\n); sleep 0.01; done", self.text);
         let _running = Running(self.command(&text).spawn()?);
         Ok(work())
@@ -101,7 +98,7 @@ impl Drop for Background {
     }
 }
 
-/// A run, which leads a process group. Dropping it kills the group.
+/// A command that leads a process group. Dropping it kills the group, unless the command has ended.
 pub(super) struct Running(Child);
 
 impl Running {
@@ -112,7 +109,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The number is its own only until it was waited for.
+        // No other process gets the id before this process has waited for the command.
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
             let _ = self.0.wait();
@@ -123,7 +120,7 @@ impl Drop for Running {
 /// Returns the CPU seconds of all commands waited for, and of their children.
 pub(super) fn of_children() -> Outcome<f64> {
     let text = fs::read_to_string("/proc/self/stat")?;
-    // The name ends at the last bracket; the state follows.
+    // The program's name ends at the last bracket.
     let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
     let ticks: Vec<u64> = fields.skip(13).take(2).map_while(|n| n.parse().ok()).collect();
     Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)

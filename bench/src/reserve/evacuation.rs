@@ -1,8 +1,8 @@
-//! CMA as a stock kernel offers it: requests served by evacuating memory blocks full of page cache
-//! and a busy program's memory, beside the reserve's recall and huge pages on demand.
+//! Evacuating memory blocks full of page cache and a busy program's memory for a request, the
+//! nearest to CMA that an unchanged kernel offers; beside the reserve's recall and huge pages on
+//! demand.
 //!
-//! Reading a sparse file fills the page cache. A busy program writes to its memory at random and
-//! reports its longest wait and wrong words. Units: base pages, microseconds.
+//! Reading a sparse file fills the page cache. Units: base pages, microseconds.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -37,10 +37,11 @@ const SCARCE: Bytes = Bytes::mib(400);
 const MEMORIES: u64 = 3;
 const CHUNK: Bytes = Bytes::mib(1);
 
-/// Reads `file` on, from the start again at the end, until little memory is free.
+/// Reads `file` in a circle until less than [`SCARCE`] is free, or as much was read as was free at
+/// first.
 fn fill_cache(file: &mut File) -> Outcome {
     let mut buffer = vec![0; CHUNK.as_usize()];
-    // The kernel frees memory meanwhile, so reads are bounded.
+    // The kernel may free memory meanwhile, so the loop needs a bound.
     for _ in 0..meminfo::read("MemFree")?.get() / CHUNK.get() {
         interrupt::check();
         if meminfo::read("MemFree")? < SCARCE {
@@ -53,12 +54,11 @@ fn fill_cache(file: &mut File) -> Outcome {
     Ok(())
 }
 
-/// Measures and reports. `reserve` is full of pages of `tenant`. A quick run does not touch memory
-/// blocks.
+/// `reserve` is full of pages of `tenant`. A quick run does not touch memory blocks.
 pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Report) -> Outcome {
-    report.ratio(RATIO, f64::NAN); // the name exists in any case
+    report.ratio(RATIO, f64::NAN); // so that the JSON always has the name
     let case = |pages: u64| format!("{CASE}_{pages}");
-    // Tried first: without privilege or means, filling memory is useless.
+    // Tries blocks first, because filling memory is useless without privilege or blocks.
     let refused = match report.options.quick {
         true => Some("not in a quick run: blocks of the machine go off line".to_owned()),
         false => of_blocks(Bytes::mib(2)).err().map(|why| why.to_string()),

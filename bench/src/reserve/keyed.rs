@@ -3,7 +3,6 @@
 
 const WORD: usize = size_of::<u64>();
 
-/// Writes version `version` of page (`object`, `index`).
 pub(crate) fn fill(page: &mut [u8], object: u64, index: u64, version: u64) {
     let (first, rest) = page.split_at_mut(WORD);
     first.copy_from_slice(&version.to_ne_bytes());
@@ -49,7 +48,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Returns a number below `end`, or 0.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
         ((u128::from(mix(self.0)) * u128::from(end)) >> 64) as u64

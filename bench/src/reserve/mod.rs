@@ -1,5 +1,5 @@
-//! The benchmark `reserve`: pages in and out, threads, blocks under load and what the load pays,
-//! growth.
+//! The benchmark `reserve`: pages in and out, threads, blocks under load and their cost for the
+//! load, growth.
 //!
 //! Requests ask for blocks as first-class code does, while a tenant keeps pages in the same
 //! reserve's page cache. Bytes of blocks and pages identify them, so that lost and stray writes are
@@ -30,15 +30,13 @@ use tenant::Tenant;
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, LARGEST];
 const LARGEST: u64 = 32000;
 
-/// The kernel's ways on demand; `thp` is its cheapest for large sizes.
 const KERNEL: [(&str, Way); 3] = [SURPLUS, THP, ("plain", Way::Plain)];
 const SURPLUS: (&str, Way) = ("surplus_hugetlb", Way::Hugetlb);
 const THP: (&str, Way) = ("thp", Way::Thp);
 
-/// Runs the benchmark. Failed requests count in a check.
 pub(crate) fn run(report: &mut Report) -> Outcome {
-    // At most a quarter of available memory, because the pages to compare with take another. A
-    // quick run still exceeds the processor's caches.
+    // At most a quarter of available memory, because the memory to compare with takes another
+    // quarter. A quick run still exceeds the processor's caches.
     let sizes = report.plan([Bytes::mib(256), Bytes::mib(512)], [Bytes::gib(1); 2]);
     let quarter = Bytes::new(meminfo::available()?.get() / 4);
     let [ops, requested] = sizes.map(|wanted| wanted.min(quarter));
@@ -89,7 +87,7 @@ fn map(len: Bytes) -> Outcome<Reserve> {
     map_on(Contig::options().prefer_run(run), len)
 }
 
-/// Makes a reserve, rounded up to granules.
+/// Makes a reserve of `len`, rounded up to a multiple of 2 MiB.
 fn map_on(options: contig::Options, len: Bytes) -> Outcome<Reserve> {
     let len = Bytes::new(len.get().next_multiple_of(Bytes::mib(2).get()));
     let contig = options.build(len).map_err(|why| format!("a reserve of {len}: {why}"))?;

@@ -1,8 +1,8 @@
-//! A page in and out of the cache, beside a copy of an equally cold page; gets by two threads.
+//! Puts and gets of a page, beside copies of an equally cold page; gets by one and two threads.
 //!
-//! The cache is full; batches use random pages of the whole reserve. Copies use random pages of an
-//! equal second reserve's block. Batches of [`BATCH`] take turns, because a clock reading costs
-//! part of an operation. Unit: microseconds per operation.
+//! The reserve is full of cache pages. Gets use random pages of the whole reserve; copies use
+//! random pages of an equal second reserve's block. A clock reading costs part of an operation, so
+//! [`BATCH`] operations are timed together. Unit: microseconds per operation.
 
 use std::sync::Barrier;
 
@@ -20,7 +20,7 @@ use crate::Outcome;
 const BATCH: u64 = 64;
 const COPY: &str = "copy";
 
-/// Measures and reports, on an empty reserve.
+/// The reserve must be empty.
 pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
     let tenant = Tenant::new(reserve)?;
     let gets = report.plan(20_000, 200_000);
@@ -96,7 +96,7 @@ fn cpu_each(tenant: &Tenant, threads: usize, gets: u64) -> f64 {
         let mut random = Random::new((nth as u64) << 50);
         let mut page = page_buffer();
         let mut get = |_| {
-            // Misses cost less, in both cases.
+            // Misses cost less than hits, but are equally frequent with one and two threads.
             let index = random.below(tenant.next);
             let _ = std::hint::black_box(tenant.pool.get(OBJECT, index, &mut page));
         };

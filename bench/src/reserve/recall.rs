@@ -1,10 +1,10 @@
-//! The time to get a block under load, by size: from a full reserve and an idle one, unspecified
-//! and zeroed, with the kernel's ways in between.
+//! The time to get a block under load, by size: from a full reserve and an idle one, with
+//! unspecified or zeroed bytes, with requests to the kernel in between.
 //!
-//! Every request follows a sleep of [`EVERY`]. Blocks are held to the end of a round; then the
-//! cache is filled again, so that requests take lent pages (rows `lent`). Tenant pages are clean
-//! page cache. A zeroed block is compared with a memset of an equal unspecified block, as a caller
-//! would do.
+//! [`EVERY`] passes before each request. Blocks are held for a time; after their release the cache
+//! is filled again, so that requests take lent pages (rows `lent`). Tenant pages are clean page
+//! cache. A zeroed block is compared with a memset of an equal unspecified block, as a caller would
+//! do.
 
 use std::time::Duration;
 
@@ -29,17 +29,17 @@ use crate::Outcome;
 const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
 const RECALL: &str = "recall";
-/// Largest blocks in rounds that ask the kernel too. More samples have a larger maximum, so both
-/// sides get equally many.
+/// Case of the largest blocks in rounds that ask the kernel too. More samples have a larger
+/// maximum, so the maxima of glebe and the kernel are of equally many.
 const BESIDE_KERNEL: &str = "recall_beside_kernel";
 const MEMSET: &str = "memset";
 const CPU: &str = "us cpu";
 
-/// Most blocks of one page held. A freed page would be allocated next without being lent; a timed
-/// request must take a lent page.
+/// Held blocks of one page that are released together. They are held because a request would take a
+/// page just freed, but a timed request must take a lent page.
 const SINGLES_MAX: usize = 200;
 
-/// Rounds and their most seconds, quick and full.
+/// Rounds and most seconds, in a quick and a full run, for a full and an idle reserve.
 const FULL: [(u64, u64); 2] = [(16, 10), (1000, 360)];
 const IDLE: [(u64, u64); 2] = [(3, 2), (100, 30)];
 
@@ -50,7 +50,7 @@ const LARGE: Bytes = Bytes::gib(8);
 enum Contents {
     Unspecified,
     Zeroed,
-    /// Zeroed by the caller; only that is timed.
+    /// Zeroed by the caller; only the zeroing is timed.
     Memset,
 }
 
@@ -60,7 +60,7 @@ struct Bench<'a> {
     report: &'a mut Report,
     held: Vec<Held>,
     held_pages: u64,
-    /// Held longer: see [`SINGLES_MAX`].
+    /// Blocks of one page, which are held longer: see [`SINGLES_MAX`].
     singles: Vec<Held>,
     lends: bool,
     /// True if this round asks the kernel for all sizes.
@@ -76,12 +76,12 @@ fn planned(what: &str, plans: [(u64, u64); 2], report: &Report) -> impl Iterator
     rounds(what, count, Duration::from_secs(seconds))
 }
 
-/// Measures and reports. Leaves the reserve full of cache.
+/// Leaves the reserve full of cache pages.
 pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Report) {
     let longest = reserve.contig().longest_run().get();
     let sizes = || REQUEST_PAGES.into_iter().filter(|&pages| pages <= longest);
     let standing = HugeFile::new(Pages::new(LARGEST).bytes(page_size()));
-    // The kernel is slow: each round asks for one page, only some ask for all sizes.
+    // The kernel is slow, so only some rounds ask it for all sizes; the others ask for one page.
     let kernel_every = report.plan(8, 16);
     let (held, singles) = <(Vec<Held>, Vec<Held>)>::default();
     let (lends, asks_kernel) = (false, false);
@@ -194,7 +194,8 @@ impl Bench<'_> {
 
     fn release_singles(&mut self) {
         self.singles.drain(..).for_each(|held| held.check(self.report));
-        // `largest_run` also makes pages at hand lendable.
+        // The reserve keeps freed pages for the next requests; `largest_run` also makes them
+        // lendable.
         self.report.check("failures", u64::from(self.reserve.largest_run().is_err()));
     }
 
@@ -222,7 +223,7 @@ impl Bench<'_> {
     }
 }
 
-/// Adds ratios. A missing figure makes a ratio null, but its name exists.
+/// Adds the ratios. A ratio without its figures is null.
 fn ratios(report: &mut Report) {
     let kernel = |pages, figure: fn(&Summary) -> f64| {
         let case = name(RECALL, pages);
@@ -230,8 +231,8 @@ fn ratios(report: &mut Report) {
         peers.into_iter().fold(f64::NAN, f64::min)
     };
     let own = |what, pages, figure| report.figure((&name(what, pages), GLEBE, "us"), figure);
-    // CPU time: memset and zeroed request last about a time slice, and the load may interrupt one
-    // of them.
+    // Compares CPU time, because a memset and a zeroed request last about a time slice, and the
+    // load may interrupt one of them.
     let zeroed = |who| report.figure((&name("zeroed", LARGEST), who, CPU), |s| s.median);
     let ratios = [
         ("max_32000_vs_best_kernel", {
@@ -243,12 +244,12 @@ fn ratios(report: &mut Report) {
     ratios.into_iter().for_each(|(name, ratio)| report.ratio(name, ratio));
 }
 
-/// Compares recall times by size of the reserve: equal requests of a small and a large one in turn,
-/// of the largest size that both have runs for. A quick run uses transparent huge pages, which need
-/// less time than long runs.
+/// Compares recall times of a small and a large reserve: equal requests in turn, of a size for
+/// which both have runs. A quick run uses transparent huge pages, which the kernel gives faster
+/// than long runs.
 pub(super) fn growth(report: &mut Report) -> Outcome {
     let ratio = |large| format!("growth_{}_to_{}", size_name(SMALL), size_name(large));
-    report.ratio(&ratio(LARGE), f64::NAN); // the name exists in any case
+    report.ratio(&ratio(LARGE), f64::NAN); // so that the JSON always has the name
     let gib = meminfo::available()?.get() / Bytes::gib(1).get() * 2 / 3;
     let large = LARGE.min(Bytes::gib(gib));
     if large < LARGE {

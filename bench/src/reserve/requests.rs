@@ -1,7 +1,8 @@
 //! One first-class request: ask, look at the frames, write, let tenants run, read, give back.
 //!
-//! Only asking is timed. Frames come from `/proc/self/pagemap`, not from the reserve. One word per
-//! page is checked, because a tenant overwrites whole pages. Errors go to the report's checks.
+//! Only asking and [`Held::memset`] are timed. Frames come from `/proc/self/pagemap`, not from the
+//! reserve. One word per page is checked, because a tenant overwrites whole pages. Errors go to the
+//! report's checks.
 
 use std::time::Duration;
 
@@ -22,15 +23,14 @@ const WORD: usize = size_of::<u64>();
 pub(super) struct Held {
     block: Block,
     pub(super) took: Elapsed,
-    /// The longest run of frames, if readable.
     pub(super) longest_run: Option<Pages>,
-    /// Pages that tenants lost, if one thread asks.
+    /// Pages that tenants lost, right only if no other thread asks.
     pub(super) recalled: u64,
     zeroed: bool,
     seed: u64,
 }
 
-/// Asks after `pause`. Nothing reads the reserve in between, so that the request finds it cold.
+/// Sleeps for `pause`, then asks. Nothing reads the reserve meanwhile, so that its data are cold.
 pub(super) fn ask(
     reserve: &Reserve,
     pause: Duration,

@@ -1,10 +1,10 @@
-//! The cost of requests for the machine: a background's time without requests, beside requests to
-//! the kernel, and beside requests to the reserve.
+//! The cost of requests for the machine: the time of a background command without requests, beside
+//! requests to the kernel, and beside requests to the reserve.
 //!
-//! The foreground asks for all sizes in turn, one request every [`EVERY`], and gives back at once.
-//! A tenant puts pages at the rate of a fast disk, so that there is always something to recall. The
-//! other arms keep the full reserve untouched. Each round runs the background alone twice, which
-//! shows the noise. CPU time includes all that the command waited for.
+//! The foreground asks for all sizes in turn, at most one request in [`EVERY`], and frees at once.
+//! A tenant puts pages after each request, so that there are always pages to recall. Without
+//! requests to it, the reserve stays full and untouched. Each round runs the background alone
+//! twice, which shows the noise. CPU time includes all processes that the command waited for.
 
 use std::time::Duration;
 
@@ -20,9 +20,10 @@ use crate::report::Report;
 use crate::turns::rounds;
 use crate::{clock, interrupt, Outcome};
 
-/// Time between requests. A build of ten seconds sees each size about 32 times.
+/// Requests become due at this interval. During a build of ten seconds, each size is asked for
+/// about 30 times.
 const EVERY: Duration = Duration::from_millis(40);
-/// Pages put after a request: 100 MiB per second.
+/// Pages put after a request: up to 100 MiB per second with 4 KiB pages.
 const PUT_BACK: u64 = 1024;
 const AT_MOST: Duration = Duration::from_secs(210);
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -31,17 +32,17 @@ const KEPT: &str = "background_kept";
 pub(super) const CASE: &str = "background";
 const CPU: &str = "s cpu";
 const ALONE: [&str; 2] = ["alone", "alone_again"];
-/// Nothing, or requests, beside the background.
+/// The requests beside the background: none, to the kernel, none, to glebe.
 const ARMS: [&str; 4] = [ALONE[0], THP.0, ALONE[1], GLEBE];
 
-/// Measures and reports. `reserve` is full of pages of `tenant`.
+/// `reserve` is full of pages of `tenant`.
 pub(super) fn measure(
     background: Option<&Background>,
     reserve: &Reserve,
     tenant: &mut Tenant,
     report: &mut Report,
 ) -> Outcome {
-    report.ratio(KEPT, f64::NAN); // the name exists in any case
+    report.ratio(KEPT, f64::NAN); // so that the JSON always has the name
     let Some(background) = background else { return Ok(()) };
     'all: for round in rounds(CASE, report.plan(1, 5), AT_MOST) {
         for nth in 0..ARMS.len() {
@@ -68,8 +69,8 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Runs the background once, asking `who` for sizes in turn. Fails if the background failed or took
-/// too long.
+/// Runs the background once. Meanwhile asks `who`, unless it is in [`ALONE`], for the sizes in
+/// turn. Fails if the background failed or took too long.
 fn beside(
     background: &Background,
     who: &str,

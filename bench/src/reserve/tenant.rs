@@ -31,7 +31,8 @@ impl Tenant {
         Ok(tenant)
     }
 
-    /// Puts new pages until hardly any is free. Repeats, because a put need not take a free page.
+    /// Puts new pages until at most `1 / FREE_SHARE` is free, or until twice as many were put as
+    /// the reserve has: a put may replace a page instead of taking a free one.
     pub(super) fn refill(&mut self, reserve: &Reserve) {
         let share = reserve.len().get() / FREE_SHARE;
         for _ in 0..2 * FREE_SHARE {

@@ -1,7 +1,7 @@
 //! [`Load`]: a client of many connections on one thread, with a fixed number of requests under way
 //! on each.
 //!
-//! It counts answers and checks their lengths: every key exists, and all values have one length.
+//! The client checks only the length of the answers: all keys exist, and values have one length.
 //! [`super::recalls`] checks the bytes.
 
 use std::io::{ErrorKind, Read, Write};
@@ -50,7 +50,6 @@ impl Op {
         }
     }
 
-    /// Returns the length of the answer for a value of `len` bytes.
     fn answer_len(self, len: usize) -> usize {
         let words = match self {
             Self::Set => return "STORED\r\n".len(),
@@ -100,7 +99,7 @@ pub(super) fn ask_version(mut stream: &TcpStream) -> Outcome {
 }
 
 impl Load {
-    /// Stores a value of `size` bytes for every key.
+    /// Stores a value of `size` bytes for each key, then opens the connections.
     pub(super) fn new(port: u16, size: usize) -> Outcome<Self> {
         let mut load = Self {
             conns: Vec::new(),
@@ -175,7 +174,7 @@ impl Load {
         Ok(fds.iter().enumerate().filter_map(is_ready).collect())
     }
 
-    /// Returns true if the answer is complete.
+    /// Returns true if the answers to the connection's last batch are complete.
     fn receive(&mut self, nth: usize, whole: usize) -> Outcome<bool> {
         let conn = &mut self.conns[nth];
         let len = match conn.stream.read(&mut self.buf) {

@@ -36,14 +36,13 @@ impl ServerKind {
     }
 }
 
-/// A server that listens at `port`.
 pub(super) struct CacheServer {
     pub(super) who: ServerKind,
     pub(super) port: u16,
     /// glebe's socket for first-class requests.
     pub(super) control: PathBuf,
     child: Child,
-    // Dropped after the server, which has its socket in it.
+    // Dropped after the server, which has its socket in this directory.
     _dir: tempfile::TempDir,
 }
 
@@ -64,7 +63,7 @@ impl CacheServer {
     }
 
     pub(super) fn start(who: ServerKind, mib: u64, threads: usize) -> Outcome<Self> {
-        // Free now; another program is unlikely to take it before the server.
+        // The port is free; another program is unlikely to take it before the server does.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = free.local_addr()?.port();
         drop(free);
@@ -95,7 +94,6 @@ impl CacheServer {
         }
     }
 
-    /// Returns the CPU time of all threads.
     pub(super) fn cpu(&self) -> Outcome<Duration> {
         let mut nanos = 0;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -125,7 +123,7 @@ pub(super) fn let_many_be_open() -> Outcome {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-/// Becomes the server, in a child, until it is killed.
+/// Runs the server in this child until the child is killed.
 pub(crate) fn be(who: &str, words: &[&str]) -> Outcome {
     let [port, mib, threads, control] = words else { return Err("four words".into()) };
     if who == MEMCACHED {

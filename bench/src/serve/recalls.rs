@@ -2,8 +2,8 @@
 //! misses, and the bytes that it reads.
 //!
 //! Every word of a value depends on its key. Keys follow Zipf's law, their values are twice the
-//! server's memory, and missed values are stored again. The comparison is a server without recalls,
-//! with the first one's mean memory.
+//! server's memory in a full run, and missed values are stored again. The peer is a second server,
+//! without recalls, with the mean memory of the first.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -25,14 +25,14 @@ const BLOCK: Bytes = Bytes::mib(125);
 const EVERY: Duration = Duration::from_millis(500);
 const HELD: Duration = Duration::from_millis(100);
 const SIZE: usize = 1000;
-/// Requests sent together.
 const DEPTH: u64 = 64;
-/// Coprime to the number of keys: stores all keys, in an order unrelated to frequency.
+/// Step between stored keys. It is coprime to their number, so all are stored, in an order
+/// unrelated to rank.
 const STRIDE: u64 = 7919;
 const HITS: &str = "of requests";
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    // A quick run has enough keys for a recall to take some.
+    // Even a quick run has so many keys that a recall takes some.
     let (mib, keys, requests) = report.plan((192, 150_000, 20_000), (1024, 1024 << 11, 30_000_000));
     let zipf = Zipf::new(keys);
     let glebe = ServerKind::Glebe.name();
@@ -126,7 +126,6 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Stores a value without an answer.
     fn store(&mut self, key: u64) -> Outcome {
         self.request.clear();
         let head = format!("set key{key:08} 0 0 {SIZE} noreply\r\n");
@@ -136,7 +135,7 @@ impl Reader {
         Ok(self.stream.get_mut().write_all(&self.request)?)
     }
 
-    /// Waits until the server has done everything.
+    /// Waits until the server has done all earlier requests.
     fn wait(&mut self) -> Outcome {
         self.stream.get_mut().write_all(b"mn\r\n")?;
         match self.line()? {
@@ -191,7 +190,7 @@ impl Reader {
     }
 }
 
-/// Returns words of this key's value only.
+/// Returns the key's value. No other key's value shares a word with it.
 fn value_of(key: u64) -> Vec<u8> {
     let words = (0..SIZE as u64 / 8).flat_map(|at| mix(key << 16 | at).to_ne_bytes());
     words.collect()

@@ -1,8 +1,9 @@
-//! Contents of servers with equal memory: hits of a trace, and items of 100 bytes.
+//! The contents of servers with equal memory: hits of a trace, and the number of items with values
+//! of 100 bytes.
 //!
 //! The trace follows published figures: keys by Zipf's law with exponent 0.99, lengths as in
 //! Facebook's pool ETC (Atikoglu and others, *Workload analysis of a large-scale key-value store*,
-//! 2012). Missed keys are stored. Both servers get equal requests.
+//! 2012). Missed keys are stored. Both servers get the same gets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +17,6 @@ use crate::Outcome;
 
 const MIB: u64 = 64;
 const EXPONENT: f64 = 0.99;
-/// Requests sent together.
 const DEPTH: u64 = 32;
 const ITEM: usize = 100;
 
@@ -83,7 +83,7 @@ fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Makes a key. Its length has a generalised extreme value distribution, 16 to 200.
+/// Makes a key of 16 to 200 bytes; lengths have a generalised extreme value distribution.
 fn key_of(id: u64) -> Vec<u8> {
     let u = unit(mix(id ^ 1)).max(1e-9);
     let len = 30.7984 + 8.20449 / 0.078688 * ((-u.ln()).powf(-0.078688) - 1.0);
@@ -92,7 +92,7 @@ fn key_of(id: u64) -> Vec<u8> {
     key
 }
 
-/// Draws from a generalised Pareto distribution, at most 900,000.
+/// Returns a value's length, 1 to 900,000 bytes, from a generalised Pareto distribution.
 fn len_of(id: u64) -> usize {
     let u = unit(mix(id ^ 2));
     let len = 214.476 / 0.348238 * ((1.0 - u).powf(-0.348238) - 1.0);
@@ -144,7 +144,7 @@ impl Client {
         request.extend_from_slice(b"\r\n");
     }
 
-    /// Waits until all is done. Skips errors of `noreply` requests.
+    /// Sends `request` and waits until it is done. Skips errors of `noreply` requests.
     fn done(&mut self, request: &[u8]) -> Outcome {
         self.0.get_mut().write_all(request)?;
         self.0.get_mut().write_all(b"mn\r\n")?;
@@ -193,7 +193,7 @@ mod tests {
         let mut random = Random::new(1);
         let draws = 100_000;
         let firsts = (0..draws).filter(|_| zipf.rank(&mut random) == 0).count();
-        // The first of 1000 keys has 1 / (sum of 1 / n^0.99), about 1 / 7.7.
+        // The share of the first of 1000 keys is 1 / (sum of 1 / n^0.99), about 1 / 7.7.
         assert!((12_000..14_500).contains(&firsts), "{firsts}");
         let mut lens: Vec<usize> = (0..10_000).map(|id| len_of(mix(id))).collect();
         lens.sort_unstable();

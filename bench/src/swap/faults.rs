@@ -1,8 +1,8 @@
-//! One page back from compressed memory: by a touch of a region, by a touch of memory that the
-//! kernel swapped to zram, by a pin of a store.
+//! Time to get one page back from compressed memory: by a touch of a region, by a touch of memory
+//! that the kernel swapped to zram, by a pin of a store.
 //!
-//! No side needs to evict for it. Sides take turns: each is made cold, then touched in random
-//! order. The first round warms up and does not count. Unit: microseconds per touch.
+//! No side needs to evict a page for it. Sides take turns: each is made cold, then touched in
+//! random order. The first round warms up and does not count. Unit: microseconds per touch.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +29,9 @@ const THREADS: [usize; 3] = [1, 2, 4];
 const STORE: &str = "glebe store";
 const P99: &str = "fault_p99";
 const UNIT: &str = "us";
-/// Most tries to make the kernel swap.
 const TRIES: u32 = 100;
-/// Bytes kept per page beside its copy.
+/// Bytes kept per page beside its compressed copy.
 const SLOT: f64 = 32.0;
-/// Objects and passes of hot pins.
 const HOT: usize = 1024;
 const PASSES: usize = 64;
 
@@ -119,7 +117,8 @@ fn ratios(report: &mut Report) {
     );
 }
 
-/// Makes memory cold. Repeats, because the kernel skips pages that others hold at that moment.
+/// Makes `memory` cold. Pages it out repeatedly until the kernel has swapped 90 % of `len`, because
+/// the kernel skips pages in use. Fails after [`TRIES`] tries.
 fn chill(memory: &Touched, swap: &Outcome<KernelSwap>, len: Bytes) -> Outcome {
     let mut held = Bytes::ZERO;
     for _ in 0..TRIES {
@@ -213,7 +212,7 @@ impl Pins {
             }
             let each = |took| micros(took) * 1e3 / (PASSES * hot.len()) as f64;
             report.add("hot_pin", STORE, "ns", each(wall() - start));
-            // The least that a pin needs.
+            // Times the least that a pin needs.
             let words: Vec<_> = hot.iter().map(|_| [const { AtomicU64::new(0) }; 4]).collect();
             let start = wall();
             for [word, ..] in (0..PASSES).flat_map(|_| &words) {

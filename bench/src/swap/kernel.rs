@@ -1,7 +1,7 @@
 //! [`KernelSwap`]: the kernel's swap on its own zram device.
 //!
-//! It has priority over other swap. Dropping it swaps everything in and removes the device. Unit:
-//! bytes. Source: swapon(2), union swap_header in linux/swap.h.
+//! This swap has priority over other swap. Dropping it swaps everything in and removes the device,
+//! or prints that it could not. Unit: bytes. Source: swapon(2), union swap_header in linux/swap.h.
 //!
 //! # Safety
 //! Both system calls get a path that ends with a zero.

@@ -1,8 +1,8 @@
 //! The benchmark `swap`: [`glebe::swap`] beside the kernel's swap on its own zram device.
 //!
-//! Measures one page back from compressed memory; whole runs over more data than may be in memory;
-//! and a reserve that a swap cache has filled, recalled under each policy. Each touch checks the
-//! page's number and version.
+//! Measures the time to get one page back from compressed memory; whole runs over more data than
+//! may be in memory; recalls from a reserve that a swap cache has filled; a background pager.
+//! Touches check the page's number and version.
 
 mod faults;
 mod kernel;

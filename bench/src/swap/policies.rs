@@ -1,9 +1,9 @@
-//! The cost of a background pager under each policy, and its writes to the device. Also the RFC's
-//! own variant, which writes each page through to zram.
+//! The cost of a background pager under each policy, and its writes to the device. Also a variant
+//! that writes each page to zram too.
 //!
-//! Touches follow Zipf's law: a touch takes a stored page, or stores a new version of one that is
-//! not. Every [`EVERY`] touches first class takes a block. Units: microseconds per operation, CPU
-//! and wall; bytes that this process had written to devices.
+//! Touches follow Zipf's law. A touch takes a page out if it is stored, and stores a new version of
+//! the page if not. Once in [`EVERY`] touches first-class code takes a block. Units: microseconds
+//! per operation, CPU and wall; bytes written to devices.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -37,9 +37,9 @@ struct Pager<'a> {
     corpus: &'a Corpus<'a>,
     reserve: Reserve,
     area: Area,
-    /// The RFC variant's device, and an aligned page for direct I/O.
+    /// The zram device of the variant, and an aligned page for direct I/O.
     device: Option<(File, MmapMut)>,
-    /// The version of each page; true if stored.
+    /// The version of each page, and true if the page is stored.
     pages: Vec<(u32, bool)>,
     buffer: Vec<u8>,
     wrong: Wrong,

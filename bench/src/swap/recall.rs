@@ -1,9 +1,9 @@
-//! Blocks of a reserve that a swap cache has filled, under each policy. Beside them: a reserve full
-//! of clean cache pages, a copy of equal length, and a write of equal length to the device of the
-//! areas' files.
+//! The time to get blocks of a reserve that a swap cache has filled, under each policy. Beside
+//! them: a reserve full of clean cache pages, a copy of equal length, and a write of equal length
+//! to the device of the areas' files.
 //!
-//! All reserves are alike and refilled before each block. Lent pages hold copies of the file; other
-//! data of a policy is elsewhere. Unit: microseconds per block.
+//! All reserves are alike and refilled before each block. Lent pages hold only copies of the area's
+//! file; other data is kept as the policy says. Unit: microseconds per block.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,17 +25,16 @@ use crate::{zpool, Outcome};
 const UNIT: &str = "us";
 /// Pages of a block, and requests per round.
 const BLOCKS: [(u64, u32); 5] = [(1, 20), (16, 20), (512, 10), (4096, 2), (32000, 1)];
-/// Single pages taken before each request: more than the reserve keeps at hand, so that the request
+/// Single pages taken before each request: more than the reserve keeps ready, so that the request
 /// takes lent pages.
 const SINGLES: usize = 600;
 /// Pages of an area per page of the reserve: more than fit.
 const AREA_SHARE: u64 = 6;
-/// Most pages put per page of the reserve, enough to fill it.
+/// Most pages put for each page that is to be filled.
 const FILLS: u64 = 4;
 /// Pages stored in one call, and pages checked after each block.
 const BATCH: u64 = 512;
 const LOOKS: usize = 4;
-/// Bytes of one write.
 const SEGMENT: usize = 256 << 10;
 /// Full means that at most `1 / FREE_SHARE` of the pages are free.
 const FREE_SHARE: u64 = 256;
@@ -45,7 +44,7 @@ const CLEAN: &str = "clean page cache";
 const MEMCPY: &str = "memcpy";
 const DEVICE: &str = "device write";
 
-/// Ways to keep pages that an area's file lacks.
+/// Ways to keep pages that are not yet in an area's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     WriteThrough,
@@ -104,7 +103,8 @@ pub(super) fn measure(corpus: &Corpus<'_>, report: &mut Report) -> Outcome {
         let sides: Vec<usize> = (0..all.len()).collect();
         for (_, side) in turns(&case, count * times, &sides) {
             let (who, filled) = &mut all[side];
-            // A page holds several objects, and the single pages must be refilled too.
+            // Puts more pages than the block has, because a page of the reserve holds several
+            // compressed ones, and the single pages must be refilled too.
             filled.refill(FILLS * (pages + SINGLES as u64))?;
             let stats = filled.reserve.stats();
             let lent = stats.live.get() as f64 * 100.0 / filled.reserve.len().get() as f64;
@@ -139,7 +139,7 @@ impl<'a> Filled<'a> {
         Self { reserve, tenant, corpus, next: 0, most, random: Random::new(13) }
     }
 
-    /// Puts pages until hardly any is free, or `most` were put.
+    /// Puts pages until at most `1 / FREE_SHARE` are free, or until `most` or `self.most` were put.
     fn refill(&mut self, most: u64) -> Outcome {
         let (len, mut put) = (self.reserve.len().get(), 0);
         let most = self.most.min(most);
@@ -164,13 +164,13 @@ impl<'a> Filled<'a> {
         Ok(())
     }
 
-    /// Times one block. First walks over `walked`, which evicts the tenant's data from the
-    /// processor's caches: that data differs between the sides.
+    /// Times one block, in microseconds. Walks over `walked` first, which evicts from the
+    /// processor's caches the tenant's data, because that differs between the sides.
     fn recall(&mut self, pages: u64, walked: &mut [u8]) -> Outcome<f64> {
         let one = || self.reserve.alloc(Request::new(Pages::new(1)));
         let singles = (0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?;
-        // For one page the singles are held, to leave none at hand; for a longer block they make
-        // room.
+        // For a block of one page, holds the singles, so that the request finds no free page. For a
+        // longer block, frees them to make room.
         let held = (pages == 1).then_some(singles);
         let request = Request::new(Pages::new(pages)).any();
         walked.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));

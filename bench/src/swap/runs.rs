@@ -1,8 +1,8 @@
 //! Whole runs of a program that touches more data than may be in memory: a region with its budget,
 //! the kernel's swap on zram under an equal limit, a mapped file under that limit.
 //!
-//! Each run is a child in its own cgroup. It writes all pages, makes touches to warm up, and then
-//! the same number of measured touches. Every touch checks a stamp; at the end every byte is
+//! Each run is a child in its own cgroup. All pages are written, then touched to warm up, and then
+//! touched equally often while measured. Every touch checks a stamp; at the end every byte is
 //! compared. Units: operations per second of CPU time, with the kernel's work; pages.
 
 use std::fs::File;
@@ -26,7 +26,7 @@ use crate::turns::{rounds, worst, NO_END};
 use crate::Outcome;
 
 const SLACK: Bytes = Bytes::new(512 << 10);
-/// A ratio needs this many runs that the kernel did not kill.
+/// A ratio of a full run needs this many runs that the kernel did not kill.
 const SURVIVORS: usize = 5;
 /// A mapped file gets `1 / FILE_SHARE` of the touches.
 const FILE_SHARE: usize = 16;
@@ -73,7 +73,7 @@ struct SwapJob {
 struct Done {
     cpu_s: f64,
     wall_s: f64,
-    /// Misses of measured touches; the oracle is an exact LRU.
+    /// Misses in the measured touches: the region's, and those of an exact LRU.
     misses: u64,
     lru_misses: u64,
     wrong: Wrong,
@@ -106,7 +106,7 @@ pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcom
             for nth in 0..SIDES.len() {
                 let side = SIDES[(nth + round as usize) % SIDES.len()];
                 let case = format!("{}_{suffix}", kind.name);
-                // Fewer, because a miss waits for the device.
+                // Fewer touches, because a miss waits for the device.
                 let touches = if side == Side::File { touches / FILE_SHARE } else { touches };
                 match &swap {
                     Err(why) if side == Side::Kernel => {
@@ -128,7 +128,7 @@ pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcom
 fn one(case: &str, job: &SwapJob, report: &mut Report) -> Outcome {
     let who = job.side.who();
     let bytes = |pages| Pages::new(pages).bytes(page_size());
-    // A region's copies count in the group, the kernel's in none.
+    // The compressed copies of a region count in the group, those of the kernel's swap do not.
     let copies = match job.side {
         Side::Region => pool_limit(bytes(job.data_pages)),
         _ => Bytes::ZERO,
@@ -174,8 +174,8 @@ fn ratios(name: &str, report: &mut Report) {
     report.ratio(&format!("{name}_vs_zram_swap"), worst(&speeds));
 }
 
-/// Adds the oracle's misses over the region's, of the worst kind. Sequential touches do not count:
-/// an LRU always misses.
+/// Adds the ratio of an exact LRU's misses to the region's, of the worst case. Leaves sequential
+/// touches out, because there an LRU always misses.
 pub(super) fn sum_up<'a>(kinds: impl Iterator<Item = &'a Kind>, report: &mut Report) {
     let mut ratios = Vec::new();
     for kind in kinds.filter(|kind| kind.pattern == Pattern::Zipf) {
@@ -208,7 +208,7 @@ fn on_disk(scratch: &Path, len: Bytes, corpus: &Corpus<'_>) -> Outcome<File> {
 /// Does the job in the child, in the group `dir`. Call it before there is a second thread.
 pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<String> {
     let job: SwapJob = serde_json::from_str(job)?;
-    // Memory made before `enter` is not the group's.
+    // Memory allocated before `enter` does not count in the group.
     let corpus = map(&job.corpus)?;
     let corpus = Corpus(&corpus);
     let touches = job.pattern.touches(job.data_pages, 2 * job.touches);

@@ -4,8 +4,8 @@
 //! access only that word. Unit: pages.
 //!
 //! # Safety
-//! A `Touched` owns its addresses and gives none out; every page begins within. Words are atomics;
-//! whole pages are accessed by one thread while nobody writes.
+//! A `Touched` owns its memory and gives out no pointer to it; [`Touched::at`] checks page numbers.
+//! Touches use atomic words; whole pages are accessed through `&mut` only.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -35,16 +35,16 @@ impl Corpus<'_> {
     }
 }
 
-/// Maps the parent's corpus, all present.
+/// Maps the parent's corpus, with all pages present.
 pub(super) fn map(path: &Path) -> Outcome<Mmap> {
-    // SAFETY: written before there is a child, and not changed afterwards.
+    // SAFETY: the parent wrote the file before this child started, and does not change it.
     Ok(unsafe { MmapOptions::new().populate().map(&File::open(path)?)? })
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Wrong {
     pub(super) bytes: u64,
-    /// Stamps of an older version.
+    /// Number of stamps with an older version, or of missing pages.
     pub(super) lost_writes: u64,
 }
 
@@ -85,7 +85,6 @@ pub(super) fn page_bytes() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// The owner, which gives the memory back when dropped.
 enum Owner {
     Region(Region),
     Map(#[allow(dead_code)] MmapRaw),
@@ -98,7 +97,7 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    /// Makes a region with `budget` in memory, and room for all compressed.
+    /// Makes a region with at most `budget` in memory, and room for all pages compressed.
     pub(super) fn region(pages: u64, budget: Bytes) -> Outcome<Self> {
         let len = Pages::new(pages).bytes(page_size());
         let region = Store::options().pool_limit(pool_limit(len)).build_region(len, budget)?;
@@ -120,7 +119,7 @@ impl Touched {
     pub(super) fn file(pages: u64, file: &File) -> Outcome<Self> {
         let len = Pages::new(pages).bytes(page_size());
         let map = MmapOptions::new().len(len.as_usize()).map_raw(file)?;
-        // Touches are random: no read-ahead.
+        // Turns read-ahead off, which does not help random touches.
         map.advise(memmap2::Advice::Random)?;
         Ok(Self { base: map.as_mut_ptr().expose_provenance(), pages, owner: Owner::Map(map) })
     }
@@ -157,7 +156,7 @@ impl Touched {
 
     #[inline]
     fn word(&self, page: u64) -> &AtomicU64 {
-        // SAFETY: the first word of a page within, aligned, mapped while borrowed.
+        // SAFETY: the first word of a page of this memory, aligned, mapped while borrowed.
         unsafe { AtomicU64::from_ptr(self.at(page).cast()) }
     }
 
@@ -173,7 +172,7 @@ impl Touched {
 
     pub(super) fn fill(&mut self, corpus: &Corpus<'_>) {
         for page in 0..self.pages {
-            // SAFETY: a page within, exclusive by `&mut`; the corpus is other memory.
+            // SAFETY: a page of this memory, exclusive by `&mut`; the corpus is other memory.
             unsafe {
                 ptr::copy_nonoverlapping(corpus.page(page).as_ptr(), self.at(page), page_bytes())
             };

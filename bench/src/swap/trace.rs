@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::reserve::keyed::Random;
 
-/// Zipf's exponent.
 const THETA: f64 = 0.99;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

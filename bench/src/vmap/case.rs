@@ -24,8 +24,8 @@ type Layout = fn(usize, &State) -> State;
 
 const PACKED: Layout = |n, _| State::packed((0..n).map(|_| (1, true)));
 const HOLES: Layout = |n, _| State::packed((0..2 * n).map(|i| (1, i % 2 == 0)));
-/// A block of one page, then n holes and blocks of 8 pages by turns. Each of the n starts one page
-/// past a multiple of 8.
+/// A held block of one page, then n blocks of 8 pages, free and held by turns. Each of these starts
+/// one page past a multiple of 8.
 const SHIFTED: Layout =
     |n, _| State::packed(iter::once((1, true)).chain((0..n).map(|i| (8, i % 2 == 1))));
 const AGED: Layout = |_, aged| aged.clone();
@@ -76,11 +76,10 @@ pub(super) const CASES: [Case; 9] = [
         (1, 1 << (nth % 64).saturating_sub(PAGE_LOG))
     }),
     case("churn", AGED, Service::Churn, TO_100),
-    // All holes are long enough but badly aligned.
+    // All holes between blocks are long enough but badly aligned.
     case(ADVERSARY, SHIFTED, Service::One, |_, _| (8, 8)),
 ];
 
-/// `Request` is small, because an array has thousands of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     align: u64,
@@ -107,7 +106,6 @@ impl Case {
         (1..=count as u64).map(request).collect()
     }
 
-    /// Allocates and frees for each request, and passes answers to `tell`.
     #[inline]
     pub(super) fn serve(
         &self,
@@ -154,13 +152,12 @@ impl Case {
 
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    /// Ascending extents.
     pub(super) free: Vec<Extent>,
     pub(super) held: Vec<Extent>,
 }
 
 impl State {
-    /// Places blocks side by side, held or not; everything behind is free.
+    /// Places blocks side by side, held or free. Everything after the last held block is free.
     fn packed(blocks: impl Iterator<Item = (u64, bool)>) -> Self {
         let (mut free, mut held, mut at) = (Vec::new(), Vec::new(), 0);
         for (len, is_held) in blocks {

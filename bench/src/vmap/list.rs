@@ -1,7 +1,7 @@
 //! [`List`]: a linked list of free extents, first fit.
 //!
-//! The simplest peer, sorted by address and searched from its head, for a fit and for a freed
-//! extent's place. Finds the lowest fit; O(n). Nodes are in a vector and named by index.
+//! The simplest peer, sorted by address and searched from its head. A request gets the lowest fit;
+//! O(n). Nodes are in a vector and named by index.
 
 use super::space::Space;
 
@@ -85,7 +85,7 @@ impl Space for List {
         let start = u64::from(place);
         let end = start + len;
         let last = self.last;
-        // Skips the search behind the last extent.
+        // A block after the last extent needs no search.
         let mut before = if self.at(last).start < start { last } else { NIL };
         let mut next = self.at(before).next;
         while next != NIL && self.at(next).start < start {

@@ -18,7 +18,7 @@ const NIL: u32 = 0;
 struct Node {
     start: u64,
     len: u64,
-    /// The longest extent of the subtree.
+    /// Length of the longest extent in the subtree.
     max: u64,
     child: [u32; 2],
     parent: u32,
@@ -28,16 +28,15 @@ struct Node {
 const ABSENT: Node =
     Node { start: u64::MAX, len: 0, max: 0, child: [NIL, NIL], parent: NIL, red: false };
 
-/// The tree. Nodes of 40 bytes are in a vector and named by index; freed ones are reused first.
+/// Nodes of 40 bytes are in a vector and named by index; freed nodes are reused first.
 pub(super) struct RbTree {
     nodes: Vec<Node>,
-    /// Neighbours in address order.
     links: Vec<[u32; 2]>,
     spare: Vec<u32>,
 }
 
 impl RbTree {
-    /// Makes room for `most` extents on huge pages, like the free tree's and the kernel's nodes.
+    /// Makes room for `most` extents, on huge pages if possible, like the free tree.
     pub(super) fn new(most: usize) -> Self {
         let (mut nodes, mut links) = (Vec::with_capacity(most + 1), Vec::with_capacity(most + 1));
         prefer_huge(nodes.spare_capacity_mut());
@@ -59,19 +58,18 @@ impl RbTree {
         self.at(NIL).child[0]
     }
 
-    /// Returns the lowest extent with a place, and the place.
+    /// Returns the lowest extent with a place for the request, and the place.
     fn find(&self, len: u64, align: u64) -> Option<(u32, u64)> {
         let mut n = self.root();
         if self.at(n).max < len {
             return None;
         }
         loop {
-            // Down to the lowest extent that is long enough.
+            // Goes down to the lowest extent that is long enough.
             while self.at(self.at(n).child[0]).max >= len {
                 n = self.at(n).child[0];
             }
-            // Up to the first fit, or a right subtree with a long enough extent. Never returns to
-            // the left.
+            // Goes up to the first fit, or to a right subtree with a long enough extent.
             loop {
                 let node = self.at(n);
                 if let Some(place) = place(node, len, align) {
@@ -86,7 +84,7 @@ impl RbTree {
         }
     }
 
-    /// Returns the lowest ancestor with `n` on its left.
+    /// Returns the lowest ancestor that has `n` in its left subtree.
     fn above_left(&self, mut n: u32) -> Option<u32> {
         loop {
             let parent = self.at(n).parent;
@@ -143,7 +141,7 @@ impl RbTree {
         });
         *self.at_mut(n) = Node { start, len, red: true, ..ABSENT };
         self.hang(parent, side, n);
-        // List neighbours: the parent, and its neighbour on that side.
+        // Links the node between the parent and the parent's list neighbour on that side.
         let other = self.links[parent as usize][side];
         self.links[n as usize][side] = other;
         self.links[n as usize][1 - side] = parent;
@@ -184,8 +182,8 @@ impl RbTree {
         }
     }
 
-    /// Removes the extent of `n`. A node with two children takes over the next extent, whose node
-    /// is removed instead.
+    /// Removes the extent of `n`. If `n` has two children, moves the next extent into `n` and
+    /// removes that extent's node.
     fn remove(&mut self, n: u32) {
         let mut gone = n;
         if !self.at(n).child.contains(&NIL) {
@@ -201,7 +199,7 @@ impl RbTree {
         self.hang(parent, self.side(gone, parent), below);
         self.propagate(parent);
         if gone != n {
-            // The walk may have ended below `n`.
+            // The first walk may have ended below `n`, whose extent changed.
             self.propagate(n);
         }
         self.spare.push(gone);
@@ -266,7 +264,7 @@ impl Space for RbTree {
             (false, true) => self.resize(n, start, taken),
             (false, false) => {
                 self.resize(n, taken + len, end);
-                // The first part is the list neighbour before `n`: no search.
+                // The first part comes right before `n` in the list, so it needs no search.
                 let (parent, side) = match child[0] {
                     NIL => (n, 0),
                     _ => (self.links[n as usize][0], 1),
@@ -329,7 +327,7 @@ mod tests {
         tree.free(0, 9000);
         list.free(0, 9000);
         for step in 0..20_000 {
-            // Fills for 1000 steps, then empties, and so on.
+            // Allocates for 1000 steps, then frees for 1000 steps, and so on.
             if step / 1000 % 2 == 0 || held.is_empty() {
                 let (len, align) = (1 + random.below(30), 1 << random.below(4));
                 let place = tree.alloc(len, align);

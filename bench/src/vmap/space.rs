@@ -1,6 +1,6 @@
 //! [`Space`]: an allocator of positions; [`SpaceKind`]: all that are compared.
 //!
-//! Units: pages, for positions and lengths. A peer that is too slow has a row that says so.
+//! Units: pages, for positions and lengths.
 
 use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
@@ -20,14 +20,14 @@ pub(super) trait Space {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpaceKind {
-    /// Free tree with every class of alignments, like the reserve.
+    /// Free tree with every class of alignments, like the reserve's.
     Classes,
     Plain,
     RbTree,
     List,
     /// The public crate that promises the lowest place and supports alignments.
     VmAllocator,
-    /// Only the harness.
+    /// No allocator, which shows the cost of the harness.
     Nobody,
 }
 
@@ -46,7 +46,6 @@ impl SpaceKind {
         }
     }
 
-    /// Returns why figures are missing.
     pub(super) fn absent(self, log: u32) -> Option<&'static str> {
         let is_slow = self == Self::VmAllocator && log > 5;
         is_slow.then_some("left out: minutes to fill, and more than 10 ms a request")
@@ -94,7 +93,7 @@ impl Space for FreeTree {
 }
 
 /// A balanced tree of free and held ranges, searched from the first: lowest fit, O(n). Positions
-/// become bytes, because it never merges free blocks of one unit.
+/// become bytes, because the crate never merges free blocks of one unit.
 struct VmAllocator(AddressAllocator);
 
 impl VmAllocator {

@@ -1,9 +1,9 @@
 //! Threads allocate from one span, which a free tree behind a lock keeps.
 //!
-//! Each thread works on its own blocks, alone and beside another. The figure is nanoseconds of its
-//! CPU time per allocation and free: sleeping uses none; spinning, the lock's system calls and
-//! contended cache lines do. Processors may share a core, which slows even independent threads:
-//! *apart*, a tree each, shows what the machine allows. Unit: pages.
+//! Each thread works on its own blocks, alone and beside another thread. The figure is nanoseconds
+//! of its CPU time per allocation and free: sleeping uses none; spinning, the lock's system calls
+//! and contended cache lines do. Processors may share a core, which slows even independent threads,
+//! so the case *apart* has a tree per thread. Lengths are in pages.
 
 use std::sync::{Barrier, Mutex};
 
@@ -23,7 +23,6 @@ const APART: [&str; 2] = ["a tree for each thread, 1 thread", "a tree for each, 
 struct Case {
     name: &'static str,
     held: u64,
-    /// Pages of the largest request.
     largest: u64,
     /// If true, replaces a held block; if false, frees the new one at once.
     churns: bool,
@@ -55,7 +54,8 @@ fn free(tree: &Mutex<FreeTree>, extent: Extent) {
     tree.lock().expect("no panic").free(extent).expect("taken before");
 }
 
-/// Returns nanoseconds per request, in a thread. Threads begin each sample together.
+/// Measures in one thread. Returns samples of CPU nanoseconds per request. Threads begin each
+/// sample together.
 fn work(
     tree: &Mutex<FreeTree>,
     case: &Case,
@@ -88,7 +88,7 @@ fn work(
     (0..=effort.samples).map(sample).skip(1).collect()
 }
 
-/// Returns all samples, on one tree or a tree each.
+/// Returns the samples of all threads, which share one tree or, if `apart`, have a tree each.
 fn measure(case: &Case, threads: u64, apart: bool, effort: Effort) -> Vec<f64> {
     let parts = if apart { threads } else { 1 };
     let part = SPAN_PAGES / parts;

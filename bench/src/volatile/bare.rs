@@ -2,9 +2,9 @@
 //! file are in the page cache.
 //!
 //! # Safety
-//! A `Bare` owns its memory or has it from a region whose pointer nobody else has. Bytes are
-//! accessed as atomics or by copies checked against the length, and no reference leaves. The bytes
-//! of a `Cached`, which others may change, are never read.
+//! A `Bare` owns its memory, or has it from a region whose pointer no other code has. Bytes are
+//! accessed as atomics, or by copies checked against the length. The bytes of a `Cached`, which
+//! others may change, are never read.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -24,7 +24,6 @@ use memmap2::MmapRaw;
 pub(super) struct Bare {
     start: usize,
     len: Bytes,
-    /// Unmaps the memory when dropped.
     _owner: Box<dyn Any>,
 }
 
@@ -40,13 +39,13 @@ impl Bare {
         Ok(bare)
     }
 
-    /// Takes a region's memory, which the kernel treats as in the region's own calls.
+    /// Takes a region's memory, so that calls cost the kernel as much as the region's own calls.
     pub(super) fn of(region: Region) -> Self {
         let (start, len) = (region.as_ptr().expose_provenance(), region.len());
         Self { start, len, _owner: Box::new(region) }
     }
 
-    /// Advises on a part. Panics if it is not inside.
+    /// Advises on a part. Panics if the part is not inside.
     pub(super) fn advise(&self, at: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         // SAFETY: inside the owned range, and nobody holds a reference to its bytes.
         unsafe { madvise::advise(self.at(at, len), len, advice) }
@@ -95,16 +94,16 @@ impl Bare {
 /// The memory must be mapped and writable, with no reference to it.
 unsafe fn touch(start: usize, len: Bytes, step: Bytes) {
     for addr in (start..start + len.as_usize()).step_by(step.as_usize()) {
-        // SAFETY: as the caller guarantees; only an atomic.
+        // SAFETY: the caller guarantees mapped memory, and the access is atomic.
         unsafe { AtomicU8::from_ptr(addr as *mut u8) }.store(1, Ordering::Relaxed);
     }
 }
 
-/// Tells which pages of a mapped file are in memory. Source: mincore(2).
+/// Finds which pages of a mapped file are in memory. Source: mincore(2).
 pub(super) struct Cached(pub(super) MmapRaw);
 
 impl Cached {
-    /// Counts a part's pages that are not in memory. Panics if it is not inside.
+    /// Counts a part's pages that are not in memory. Panics if the part is not inside.
     pub(super) fn absent(&self, at: Bytes, len: Bytes) -> io::Result<u64> {
         assert!((at + len).as_usize() <= self.0.len(), "{at} + {len} of {}", self.0.len());
         let mut pages = vec![0_u8; len.pages_up(page_size()).as_usize()];

@@ -1,8 +1,8 @@
 //! Mark and unmark with nothing lost, beside `MADV_DONTNEED` with new faults, and malloc and free.
-//! Also single pages, beside the least calls of an engine.
+//! Also single pages, beside the fewest calls that an engine can make.
 //!
-//! Ranges from one page to the whole memory, in base and huge pages; contestants take turns, each
-//! on fully written memory. Unit: nanoseconds per base page.
+//! Ranges have one page to the whole memory, in base and huge pages; contestants take turns, each
+//! on fully written memory. Units: nanoseconds per base page; microseconds for single pages.
 
 use std::fs;
 use std::hint::black_box;
@@ -59,7 +59,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
         for (case, by) in [(case, "cycle_vs_dontneed"), (touched, "cycle_touched_vs_dontneed")] {
             ratios(&format!("{by}_{grain}"), &here, report, |which, report| {
                 let own = report.median(&case, which.who());
-                // Without huge pages there is no figure for them.
+                // With too few huge pages, the ratio is NaN.
                 report.median(&case, DONT_NEED) / if is_as_told { own } else { f64::NAN }
             });
         }
@@ -67,7 +67,6 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns the cases of the whole memory, without and with a write to each page.
 fn case_of_all(grain: &str) -> (String, String) {
     let case = format!("cycle_{grain}_of_{}", name(LEN));
     let touched = format!("{case}_touched");
@@ -100,9 +99,9 @@ impl Memory {
         Ok(Self { huge, regions, bare })
     }
 
-    /// Measures cycles. `touched` ends each with a write to each page, as the others always do.
+    /// Measures cycles. With `touched`, a cycle ends with a write to each page, as the peers' do.
     fn cycles(&self, case: &str, len: Bytes, touched: bool, report: &mut Report) -> Outcome {
-        // Per sample: all of the memory, or [`BATCH`] ranges.
+        // A sample takes all of the memory, but at most [`BATCH`] ranges.
         let ranges = (LEN.get() / len.get()).min(BATCH);
         let step = LEN.get() / ranges / len.get() * len.get();
         let pages = (ranges * len.pages_up(page_size()).get()) as f64;

@@ -1,8 +1,8 @@
 //! Does a working set stay in memory? A file of six tenths of the limit is read at random beside
-//! volatile memory; together they need about 1.5 times the limit.
+//! volatile memory; together they need about 1.4 times the limit.
 //!
-//! For each volatile byte [`READS`] bytes of the file are read, after counting the pages that the
-//! kernel dropped. The file is sparse: no device delays. Unit: pages.
+//! For each volatile byte, [`READS`] bytes of the file are read; before each read, its dropped
+//! pages are counted. The file is sparse, so no device delays reads. Unit: pages.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -25,35 +25,33 @@ const CASE: &str = "working_set_refaults";
 const UNIT: &str = "pages";
 /// Six tenths of the limit.
 const WORKING_SET: Bytes = Bytes::mib(57);
-/// Together with the working set about 1.5 times the limit.
+/// Bytes of volatile memory: together with the working set about 1.4 times the limit.
 const BESIDE: Bytes = Bytes::mib(80);
-/// Bytes for the program, if a cap leaves room.
+/// Bytes that a fixed cap leaves to the program.
 const SLACK: Bytes = Bytes::mib(12);
-/// Bytes that become volatile in a step.
 const STEP: Bytes = Bytes::mib(1);
 /// Bytes read per volatile byte, so that the working set is used more.
 const READS: u64 = 4;
 const BLOCK: Bytes = Bytes::new(64 << 10);
 const WARM_UP: u64 = 3;
 
-/// Nothing, or volatile memory of an engine.
+/// Memory beside the working set: none, or volatile memory of an engine with a cap.
 pub(super) type Beside = Option<(Which, Cap)>;
 
 /// A limit on marked memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Cap {
-    /// Only the kernel.
     None,
     /// Leaves room for the working set.
     Fixed,
-    /// Does not know the working set.
+    /// A reclaimer, which does not know the working set.
     Reclaimer,
 }
 
 impl Cap {
     const ALL: [Self; 3] = [Self::None, Self::Fixed, Self::Reclaimer];
 
-    /// Returns the suffix of a contestant's name, and the ratio.
+    /// Returns the suffix of a contestant's name, and the name of the ratio.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::None => ("", "working_set_kept"),
@@ -88,7 +86,7 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
         let note = format!("of {} read, {} purged in the last run", kept.reads, kept.purged);
         report.remark(CASE, who, UNIT, &note);
         kept.judged.report(report);
-        // Limited memory need not lose any.
+        // Only memory without a cap has to lose pages.
         if Which::ALL.iter().any(|which| which.who() == who) {
             report.check(NOTHING_PURGED, u64::from(kept.purged == 0));
         }
@@ -134,7 +132,7 @@ pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
     let mut random = Random::new(5);
     let mut kept = Kept::default();
     let step_pages = STEP.pages_down(page_size()).get();
-    // Counts from the second pass over the volatile memory.
+    // Counting starts with the second pass over the volatile memory.
     let begin = BESIDE.get() / STEP.get();
     for step in 0..begin + steps {
         if step == begin {

@@ -1,6 +1,6 @@
 //! A cache whose limit is lifted. Objects take 200 µs of CPU time to build and need twice the
-//! cgroup's limit. Lookups use them in order, then by a Zipf distribution, with the limit and then
-//! without.
+//! cgroup's limit. Lookups use all objects in order, then objects by a Zipf distribution, first
+//! with the limit and then without.
 //!
 //! A cache of half the limit keeps its size; others grow. Unit: lookups per second of wall time of
 //! one thread, after the lift, with builds.
@@ -81,7 +81,7 @@ pub(super) fn inside(
     };
     let zipf = Zipf::new(ALL.get() / object_len().get());
     let mut random = Random::new(7);
-    // The most frequent come last.
+    // The most frequent objects come last.
     (0..zipf.count()).rev().try_for_each(|id| user.look_up(id))?;
     (0..limited).try_for_each(|_| user.look_up(zipf.next(&mut random)))?;
     let fate = user.objects.fate();
@@ -122,9 +122,8 @@ fn stamp(id: u64, nth: u64) -> [u8; 8] {
     (mix(id << 8 | nth) | 1).to_ne_bytes()
 }
 
-/// Draws number `n` `1 / n^0.9` as often as the first.
+/// Random numbers; the n-th is `1 / n^0.9` times as frequent as the first.
 struct Zipf {
-    /// Cumulative shares.
     up_to: Vec<f64>,
 }
 

@@ -20,13 +20,13 @@ const KEY: u64 = 0x766f_6c61;
 pub(super) struct Judged {
     pub(super) kept: u64,
     pub(super) lost: u64,
-    /// Pages without their last contents, not told as lost.
+    /// Pages not reported as lost that hold neither their last version nor an older one.
     lost_writes: u64,
-    /// Pages with an older version.
+    /// Pages not reported as lost that hold an older version.
     stale_reads: u64,
-    /// Empty pages told as intact.
+    /// Empty pages that were written and not reported as lost.
     false_intact: u64,
-    /// Pages told as lost that have contents.
+    /// Pages reported as lost that have contents.
     false_purged: u64,
 }
 

@@ -1,10 +1,9 @@
-//! The benchmark `volatile`: mark and unmark beside giving memory back, single pages beside the
-//! least calls. In a cgroup: purges by the kernel, a working set that should stay, a cache of
+//! The benchmark `volatile`: mark and unmark beside giving memory back, refills of lost pages,
+//! shared files. In a cgroup: purges by the kernel, a working set that should stay, a cache of
 //! tiles, a cache whose limit is lifted.
 //!
-//! Work under pressure is a [`Measurement`] of a child in a memory cgroup ([`crate::pressure`]).
-//! Without one, these checks say so. A run that purged or kept nothing shows nothing, and fails a
-//! check.
+//! Work under pressure is a [`Measurement`] of a child in a memory cgroup ([`crate::pressure`]). A
+//! check fails if a run that must purge or keep pages does not.
 
 mod bare;
 mod cycle;
@@ -42,7 +41,7 @@ const CHECKS_OF_GROUPS: [&str; 4] = ["oom_kills", "wrong_tiles", NOTHING_PURGED,
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let here = |which: &Which| which.map(page_size().bytes()).is_ok();
     let engines: Vec<Which> = Which::ALL.into_iter().filter(here).collect();
-    // First, because a test waits for its groups.
+    // Measures purges first, because a test waits for their groups.
     purge::measure(&engines, report)?;
     cycle::measure(report)?;
     cycle::one_page(report)?;
@@ -60,17 +59,12 @@ fn name_checks(report: &mut Report) {
     checks.for_each(|check| report.unmeasured(check, "no memory cgroup, or no engine"));
 }
 
-/// A child's work in a cgroup. The work and its answer are JSON: in the child's arguments, and on
-/// its standard output.
+/// A child's work in a cgroup, passed as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Measurement {
-    /// Answers [`purge::Answer`].
     Purge { which: Which, rounds: usize },
-    /// Does `steps` steps. Answers [`kept::Kept`].
     Kept { beside: kept::Beside, steps: u64, dir: PathBuf },
-    /// Answers [`tiles::TilesServed`].
     Tiles { keeper: objects::Keeper, time_ms: u64 },
-    /// Answers [`lifted::LookupsServed`].
     Lifted { keeper: objects::Keeper, limited: u32, lifted_ms: u64 },
 }
 
@@ -91,8 +85,8 @@ pub(crate) fn pin_shared(path: &Path, out: &mut dyn Write) -> Outcome {
     shared::pin_for_ever(path, out)
 }
 
-/// Runs the contestants' jobs by turns, `count` times, each in its own group. Kills count and give
-/// no answer.
+/// Runs the contestants' jobs by turns, `count` times, each in its own group. A killed job adds to
+/// the check `oom_kills` and gives no answer.
 fn contest<T: DeserializeOwned>(
     (case, unit): (&str, &'static str),
     count: u64,
@@ -115,7 +109,7 @@ fn contest<T: DeserializeOwned>(
     Ok(())
 }
 
-/// Adds each engine's ratio, and the worse as `name`.
+/// Adds each engine's ratio, and the worst ratio as `name`.
 fn ratios(
     name: &str,
     engines: &[Which],

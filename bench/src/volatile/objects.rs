@@ -1,8 +1,8 @@
 //! [`Objects`]: numbered objects of one length, built on a miss, in volatile memory, in a cache of
-//! fixed size, or as objects that are lost whole if one page is.
+//! fixed size, or in memory where an object is lost whole if the kernel takes one of its pages.
 //!
 //! The whole-object scheme is a minimal version of Chromium's `MADV_FREE` backing of discardable
-//! memory. All copy objects out. The last two keep slots and replace the least recently used.
+//! memory. All kinds copy objects out. The last two replace the least recently used object.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,8 @@ use crate::Outcome;
 
 /// Pages of an object.
 pub(super) const OBJECT: usize = 16;
-/// First word of a discardable page, with the page's number: not 0, and no object's first word.
+/// First word of a discardable page, combined with the page's number. It is not 0, and no object's
+/// first word.
 const COOKIE: u64 = 0xc00c_1e00_0000_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +36,7 @@ pub(super) enum Keeper {
 pub(super) const FIXED: (&str, Keeper) = ("fixed size", Keeper::Fixed);
 pub(super) const WHOLE_OBJECTS: (&str, Keeper) = ("whole objects", Keeper::WholeObject);
 
-/// Results of repeated lookups.
+/// Numbers of repeated lookups whose object was lost, and kept.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Fate {
     pub(super) lost: u64,
@@ -136,7 +137,7 @@ impl Slots {
         self.unpin(slot)
     }
 
-    /// Makes a slot's memory safe. Returns true if all of it was still there.
+    /// Keeps the kernel from taking a slot's memory. Returns true if no page was lost.
     fn pin(&mut self, slot: usize) -> Outcome<bool> {
         let Some(saved) = &self.saved else { return Ok(true) };
         let first = slot * OBJECT;

@@ -1,8 +1,8 @@
 //! Purges by the kernel for a known need: their order and excess.
 //!
 //! A region is written and marked by quarters, the third first. Then unreclaimable memory is
-//! touched, a known amount beyond the limit. The excess is what the unmark tells as lost, less that
-//! amount. Nothing else in the group is reclaimable. Unit: pages.
+//! touched, a known amount beyond the limit. The excess is the pages that unmark reports as lost,
+//! less that amount. Nothing else in the group is reclaimable. Unit: pages.
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
 /// Quarters in the order of marking.
 const ORDER: [u64; 4] = [2, 0, 3, 1];
 
-/// Per need: its pages, and the lost pages of each quarter in the order of marking. Then the
-/// verdict.
+/// For each need, its pages, and the lost pages of each quarter in the order of marking; then the
+/// verdict on all pages.
 pub(super) type Answer = (Vec<(u64, [u64; 4])>, Judged);
 
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {

@@ -1,5 +1,5 @@
-//! Touches of lost pages that the signal handler refills, from the instruction to the byte that it
-//! reads. Unit: microseconds per page.
+//! Time of touches of lost pages that the signal handler refills, from the instruction to the byte
+//! that it reads. Unit: microseconds per page.
 //!
 //! # Safety
 //! The callback returns a page that never changes. Bytes of the region are read as atomics, inside
@@ -24,7 +24,7 @@ const CASE: &str = "sigbus_refill";
 const PAGES: Pages = Pages::new(2048);
 const CONTENTS: u8 = 0x77;
 
-/// Contents, as large as the largest page.
+/// Contents of refilled pages, as large as the largest page.
 static PAGE: [u8; 64 << 10] = [CONTENTS; 64 << 10];
 
 unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *const u8 {

@@ -1,8 +1,8 @@
 //! Shared files: the cost of a pin, alone and beside a process that pins the same granule; excess
 //! and order of a purge.
 //!
-//! No memory is short: a purge takes a given amount by the marks. Units: nanoseconds for a pin and
-//! its end; percent of the amount.
+//! Memory is not short: each purge is a call that asks for an amount. Units: nanoseconds for a pin
+//! and its end; percent of the amount.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -70,7 +70,6 @@ fn pin_first(file: &Shared) -> Result<(), Error> {
     file.pin(Bytes::ZERO..file.granule()).map(|pin| drop(black_box(pin)))
 }
 
-/// Pins the first granule of a file for ever, in a child.
 pub(super) fn pin_for_ever(path: &Path, out: &mut dyn Write) -> Outcome {
     let descriptor = File::options().read(true).write(true).open(path)?;
     let file = Shared::options().adopt(descriptor.into())?;
@@ -90,7 +89,7 @@ fn purges(file: &Shared, report: &mut Report) -> Outcome {
             file.pin(Bytes::ZERO..LEN)?.write(Bytes::ZERO, &block)?;
             for (nth, priority) in MARKS {
                 file.mark(part(nth), priority, Order::Fifo)?;
-                // The marks' clock counts microseconds.
+                // Sleeps, because marks within a microsecond have no order.
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             let taken = file.purge(asked, Priority::HIGHEST)?;

@@ -1,9 +1,9 @@
-//! A cache of tiles, inflated on a miss: of volatile memory, of a fixed size, of whole objects
-//! ([`Objects`]).
+//! A cache of tiles, inflated on a miss, in the three kinds of [`Objects`].
 //!
 //! Another part of the program takes memory from time to time. A cache of fixed size must leave
-//! room for it; others use what there is, and give way. Tiles follow a skewed distribution; every
-//! page is checked. Unit: microseconds of the thread's CPU time per tile.
+//! room for that memory; the others use all free memory, and lose pages when it gets short. Tiles
+//! follow a skewed distribution; every page is checked. Unit: microseconds of the thread's CPU time
+//! per tile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,17 +28,16 @@ const UNIT: &str = "us";
 const TILES: u64 = 2048;
 /// Bytes that the other part takes at times.
 const OTHER: Bytes = Bytes::mib(40);
-/// Bytes for the program.
+/// Bytes left to the program.
 const SLACK: Bytes = Bytes::mib(16);
 /// Times with and without the other part's memory.
 const WITH: Duration = Duration::from_millis(200);
 const WITHOUT: Duration = Duration::from_millis(600);
 const BATCH: u32 = 500;
-/// Different deflated contents; pages also get the tile's number.
+/// Number of different deflated pages. An inflated page also gets a stamp of its tile.
 const PATTERNS: u64 = 64;
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct TilesServed {
-    /// Mean microseconds of hits and misses.
     us: f64,
     fate: Fate,
     wrong_pages: u64,
@@ -72,7 +71,7 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
 
 pub(super) fn inside(keeper: Keeper, time_ms: u64) -> Outcome<TilesServed> {
     let mut tiles = Tiles::new(keeper)?;
-    // Leaves no unused room at the start.
+    // Fills the cache, so that it starts without unused room.
     (0..tiles.room).try_for_each(|id| tiles.get(id))?;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -102,7 +101,6 @@ fn other(stop: &AtomicBool) {
 
 struct Tiles {
     objects: Objects,
-    /// Tiles built first.
     room: u64,
     deflated: Vec<Vec<u8>>,
     tile: Vec<u8>,
@@ -114,7 +112,7 @@ impl Tiles {
         let most = LIMIT.saturating_sub(SLACK);
         let len = if keeper == Keeper::Fixed { most.saturating_sub(OTHER) } else { most };
         let room = len.get() / object_len().get();
-        // Addresses cost little, and a volatile cache need not limit its memory.
+        // A volatile cache gets addresses for all tiles, because addresses cost little.
         let count = if matches!(keeper, Keeper::Volatile(_)) { TILES } else { room };
         Ok(Self {
             objects: Objects::new(keeper, count as usize)?,
@@ -138,7 +136,7 @@ impl Tiles {
     }
 }
 
-/// Draws number `n` about `1 / n` as often as the first.
+/// Returns a random number; the n-th is about `1 / n` times as frequent as the first.
 fn skewed(random: &mut Random) -> u64 {
     let unit = random.below(1 << 53) as f64 / (1_u64 << 53) as f64;
     ((TILES as f64).powf(unit) as u64 - 1).min(TILES - 1)
@@ -157,7 +155,7 @@ fn stamp(id: u64, nth: u64) -> [u8; 8] {
 
 fn inflate(id: u64, nth: u64, deflated: &[Vec<u8>], page: &mut [u8]) {
     let source = &deflated[(mix(id * OBJECT as u64 + nth) % PATTERNS) as usize];
-    // The check finds bad output.
+    // This program deflated the source, so inflating it does not fail.
     let _ = decompress_slice_iter_to_slice(page, [&source[..]].into_iter(), false, true);
     page[..8].copy_from_slice(&stamp(id, nth));
     let end = page.len() - 8;

@@ -1,7 +1,7 @@
-//! Lent pages taken back: packed objects beside clean pages of a page cache.
+//! Time to take lent pages back: packed objects beside clean pages of a page cache.
 //!
-//! The reserves are alike and full when first class asks; the first one asked changes with the
-//! round.
+//! The reserves are alike and full when asked for a block. The reserve that is asked first changes
+//! with the round.
 
 use glebe::contig::{Contig, Source};
 use glebe::page_size;
@@ -16,23 +16,23 @@ use crate::turns::{median, rounds, NO_END};
 use crate::Outcome;
 
 const CALLED_BACK: u64 = 32000;
-/// Bytes of a reserve, with room for a block anywhere.
+/// Bytes of a reserve, a little more than a block.
 const RESERVE: Bytes = Bytes::mib(128);
-/// Single pages taken before each block: more than the reserve keeps at hand, so that the block
-/// takes lent pages.
+/// Single pages taken before each block: more than the reserve keeps ready, so that the block takes
+/// lent pages.
 const SINGLES: usize = 600;
 const CASE: &str = "callback_32000";
 const UNIT: &str = "us";
 const CLEAN: &str = "clean page cache";
 
-/// Makes a reserve of small pages with room for 32000 of them in a block.
+/// Makes a reserve with room for a block of 32000 pages, on transparent huge pages if possible.
 pub(crate) fn reserve() -> Outcome<Reserve> {
     let memory = |source| Contig::options().source(source).build(RESERVE);
     let memory = memory(Source::Thp).or_else(|_| memory(Source::Plain));
     Ok(Reserve::options().build_on(memory.map_err(reserve::ReserveError::from)?)?)
 }
 
-/// Measures and reports. `count` is even, so that each reserve is first equally often.
+/// `count` must be even, so that each reserve is first equally often.
 pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
     let both = [(GLEBE, reserve()?), (CLEAN, reserve()?)];
     let objects = both[0].1.object_pool().codec(Codec::None).build()?;
@@ -45,7 +45,7 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
         // The reserve filled last is in the processor's caches; it gets the first request.
         for which in [1 - first, first] {
             if which == 0 {
-                // A third of a page each: more than fit.
+                // Objects of about a third of a page, more than fit.
                 for nth in 0..pages * 7 / 2 {
                     let len = 600 + random.below(1400) as usize;
                     bytes[..8].copy_from_slice(&nth.to_ne_bytes());
@@ -59,7 +59,7 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
         }
         for which in [first, 1 - first] {
             let (who, reserve) = &both[which];
-            // Warms the code as a program with small blocks does.
+            // Warms up the code, as a program does that also takes small blocks.
             let one = || reserve.alloc(Request::new(Pages::new(1)));
             drop((0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?);
             let request = Request::new(Pages::new(CALLED_BACK)).any();
@@ -68,7 +68,8 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
             report.add(CASE, who, UNIT, took.wall_us);
         }
     }
-    // Being first matters, so the overall median could be anywhere between the two groups.
+    // The reserve asked first differs from the second, so the median of all samples could be
+    // anywhere between the two groups.
     let typical = |who: &str| {
         let samples = report.of(CASE, who, UNIT);
         let of = |nth: usize| samples.iter().skip(nth).step_by(2).copied().collect::<Vec<_>>();

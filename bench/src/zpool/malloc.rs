@@ -1,11 +1,11 @@
 //! [`Allocator`]: allocators to compare with, and the memory of a separate process that keeps
-//! objects in one ([`ask`]).
+//! objects in one of them ([`ask`]).
 //!
 //! Only glibc's is this program's global allocator. Unit: bytes. Source: jemalloc(3), mimalloc's
 //! documentation, malloc_trim(3).
 //!
 //! # Safety
-//! A [`Block`] owns what one allocator gave, and gives it back to that allocator.
+//! A [`Block`] owns memory from one allocator, and gives it back to that allocator.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -63,13 +63,12 @@ impl Allocator {
     }
 
     fn trim(self) {
-        // SAFETY: none takes a pointer but mallctl, whose controls here take no value.
+        // SAFETY: only mallctl takes pointers, and these controls take no value.
         unsafe {
             match self {
                 Self::Glibc => _ = libc::malloc_trim(0),
                 #[cfg(feature = "jemalloc")]
                 Self::Jemalloc => {
-                    // 4096 means all arenas.
                     for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
                         let (none, len) = (ptr::null_mut(), ptr::null_mut());
                         tikv_jemalloc_sys::mallctl(name.as_ptr(), none, len, none, 0);
@@ -166,13 +165,12 @@ fn resident() -> Outcome<u64> {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Deletions {
     pub(super) allocator: Allocator,
-    /// One run of blocks in this many.
+    /// Replays one run of blocks in `nth`.
     pub(super) nth: usize,
     /// Deletes at random instead of by directories.
     pub(super) halves: bool,
 }
 
-/// Does the job in a child. Returns what [`replay`] returns.
 pub(crate) fn inside(job: &str) -> Outcome<Value> {
     let job: Deletions = serde_json::from_str(job)?;
     let workload = Workload::of_trace(job.nth)?;

@@ -30,7 +30,8 @@ pub(crate) use callback::reserve;
 pub(crate) use malloc::inside;
 
 pub(crate) fn run(report: &mut Report) -> Outcome {
-    // One in this many files of the tree and runs of the trace; bytes to store and load; rounds.
+    // Takes one in `files` files of the tree and one in `runs` runs of the trace, `bytes` to store
+    // and load, and `count` rounds.
     let (files, runs, bytes, count) = report.plan((64, 32, 2 << 20, 1), (1, 1, 128 << 20, 9));
     let traced = Workload::of_trace(runs)?;
     let tree = tree(files, report)?;
@@ -80,8 +81,8 @@ pub(crate) fn any_pages(len: Bytes, scratch: &Path) -> Outcome<MmapMut> {
     Ok(pages(None, len.as_usize(), scratch)?.0)
 }
 
-/// Returns pages spread over the kernel's tree, or over other files if that is missing or small;
-/// and their source.
+/// Returns pages spread over the tree, or over other files if the tree is missing or too small, and
+/// the name of their source.
 fn pages(tree: Option<&Workload>, len: usize, scratch: &Path) -> Outcome<(MmapMut, &'static str)> {
     const OTHER: &str = "/usr/lib";
     let page = page_size().bytes().as_usize();

@@ -18,8 +18,8 @@ const RANDOM: &str = "overhead_random_delete_percent";
 const PERCENT: &str = "percent";
 const COMPACTED: &str = "zram, compacted";
 
-/// Replays one run of blocks in `nth` of the trace, and the tree if there is one. Allocators replay
-/// only the trace.
+/// Replays `traced` (one run of blocks in `nth` of the trace), and the tree if there is one.
+/// Allocators replay only the trace.
 pub(super) fn measure(
     nth: usize,
     traced: &Workload,
@@ -85,8 +85,8 @@ fn tell(
     percent
 }
 
-/// Compacts a pool with the kernel's classes, after the directories or after random deletion of the
-/// trace. Unit: pages per second of CPU time.
+/// Compacts a pool with the kernel's classes, after the trace's directories, or random halves of
+/// its files, were deleted.
 pub(super) fn compaction(workload: &Workload, count: u64, report: &mut Report) -> Outcome {
     const CASE: &str = "compaction_pages_per_s";
     const UNIT: &str = "pages/CPU-s";

@@ -33,7 +33,7 @@ fn rate(bytes: usize, cpu: Duration) -> f64 {
     (bytes / page_bytes()) as f64 / cpu.as_secs_f64() / 1e3
 }
 
-/// Measures and reports. `pages` is a whole number of [`BLOCK`]s.
+/// `pages` is a whole number of [`BLOCK`]s.
 pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Outcome {
     let (page, count_pages) = (page_bytes(), pages.len() / page_bytes());
     let mut device = Zram::new(count_pages, false);
@@ -90,23 +90,23 @@ fn contest(
     report.add(STORE, who, UNIT, rate(pages.len(), thread_cpu() - start));
     let start = thread_cpu();
     for nth in 0..pages.len() / at_once {
-        // Uses all of the buffer in turn.
+        // Loads into each part of the buffer in turn.
         black_box(store.get(nth, &mut buffer[nth * at_once % BLOCK..][..at_once])?);
     }
     report.add(LOAD, who, UNIT, rate(pages.len(), thread_cpu() - start));
     Ok(())
 }
 
-/// Codes pages one after the other, without a store.
+/// Compresses and decompresses pages one after the other, without a store.
 fn codec_alone(pages: &[u8], buffer: &mut [u8], report: &mut Report) {
     let page = page_bytes();
-    // Written before the clock starts.
+    // Writes the vector, so that its memory exists before the clock starts.
     let mut bytes = vec![1; pages.len() + lz4::max_compressed_size(page)];
     let (mut ends, mut end) = (Vec::with_capacity(pages.len() / page + 1), 0);
     ends.push(end);
     let start = thread_cpu();
     for page in pages.chunks_exact(page) {
-        // In the pool, a page that does not shrink takes one page.
+        // Counts a page that does not shrink as one page, as the pool stores it.
         end += code(page, &mut bytes[end..]).min(page.len());
         ends.push(end);
     }
@@ -114,7 +114,7 @@ fn codec_alone(pages: &[u8], buffer: &mut [u8], report: &mut Report) {
     let start = thread_cpu();
     for (nth, ends) in ends.windows(2).enumerate() {
         let to = &mut buffer[nth * page % BLOCK..][..page];
-        // A page that did not shrink is cut off, and fails only at its end.
+        // A page that did not shrink was cut off, so decoding it fails, but only at its end.
         let _ = black_box(lz4::decompress(&bytes[ends[0]..ends[1]], to));
     }
     report.add(LOAD, CODEC, UNIT, rate(pages.len(), thread_cpu() - start));
@@ -161,7 +161,7 @@ pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
     Ok(())
 }
 
-/// Returns thousands of pages per CPU-second of all threads. Each has half of the pages.
+/// Returns thousands of pages per CPU-second of all threads. A thread works on half of the pages.
 fn on_threads(pages: &[u8], threads: usize, work: Work<'_>) -> Outcome<f64> {
     let half = pages.len() / 2;
     let run = |nth: usize, begin: &Barrier| -> Outcome<Duration> {

@@ -1,5 +1,5 @@
-//! [`Store`]: keeps objects under numbers, like the pool, zram and allocators; [`replay`] applies a
-//! [`Workload`] to one.
+//! [`Store`]: objects under numbers, kept by the pool, by zram or by an allocator; [`replay`]
+//! applies a [`Workload`] to one.
 //!
 //! Objects are compared before they are dropped, or at the end. Unit: bytes.
 
@@ -18,7 +18,6 @@ use crate::Outcome;
 pub(super) trait Store {
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome;
 
-    /// Copies an object out and returns its length.
     fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize>;
 
     fn remove(&mut self, nth: usize) -> Outcome;
@@ -30,7 +29,6 @@ pub(super) trait Store {
 
     fn held(&mut self) -> Outcome<HeldBytes>;
 
-    /// Prepares the empty store.
     fn begin(&mut self) -> Outcome {
         Ok(())
     }
@@ -47,13 +45,11 @@ pub(super) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Returns what is held beyond the stored bytes, in percent of these.
     pub(super) fn percent(&self) -> f64 {
         ((self.pages + self.metadata) / self.stored - 1.0) * 100.0
     }
 }
 
-/// The pool, with a handle for each number.
 pub(super) struct Pooled {
     pub(super) pool: ObjectPool,
     handles: Vec<Option<Handle>>,
@@ -103,8 +99,8 @@ pub(super) fn aligned(len: usize) -> Outcome<MmapMut> {
     Ok(MmapMut::map_anon(len)?)
 }
 
-/// Returns what a store holds after each step, and the wrong bytes. Objects of the trace have the
-/// coded length, or are `plain` pages.
+/// Returns the bytes that a store holds after each step, and the number of wrong bytes. Objects of
+/// the trace have the coded length, or are whole pages if `plain`.
 pub(super) fn replay(
     store: &mut dyn Store,
     workload: &Workload,
@@ -169,7 +165,7 @@ mod tests {
         let (theirs, wrong) = replay(&mut zram, &workload, &workload.directories, true).unwrap();
         assert_eq!(wrong, 0);
         for (ours, theirs) in ours.iter().zip(&theirs) {
-            // Pages compress to about that length.
+            // zram compresses pages to about the length of the pool's objects.
             let apart = (ours.stored / theirs.stored - 1.0).abs();
             assert!(apart < 0.02, "{ours:?} {theirs:?}");
         }

@@ -1,5 +1,5 @@
 //! The trace of a compressed block device: contents stored and dropped, step by step. `bench/data`
-//! describes the file, which is in this program.
+//! describes the file, which is compiled into this program.
 //!
 //! Lengths are bytes of 4 KiB blocks after LZ4; [`Made`] makes contents of these lengths. Cost: 17
 //! MiB, and tenths of a second to decode.
@@ -52,12 +52,12 @@ pub(super) fn load() -> io::Result<Vec<Vec<Change>>> {
 pub(super) const PAGE: usize = 4096;
 /// Number of offsets in the buffer where objects may begin.
 const PLACES: usize = 1 << 20;
-/// Bytes that LZ4 adds to random ones: one for each 255 of the page, and some more.
+/// Bytes that LZ4 adds to a page of random bytes: one for each 255 bytes, and some more.
 const ADDED: usize = PAGE / 255 + 8;
 
-/// Contents of a known length: random bytes at another place of one buffer for each object, so that
-/// they can be made again to compare. For a codec: pages of random bytes and zeros that LZ4 makes
-/// as long as the object.
+/// Contents of a known length. An object is random bytes at its own place in one buffer, so that
+/// the bytes can be made again to compare. For a codec: pages of random bytes and zeros that LZ4
+/// makes about as long as the object.
 pub(super) struct Made(Vec<u8>);
 
 impl Made {

@@ -17,7 +17,7 @@ use walkdir::{DirEntry, WalkDir};
 use crate::pressure::nameless;
 use crate::{interrupt, Outcome};
 
-/// Removed in the order of the patch that merged size classes.
+/// Directories to remove, in the order of the patch that merged size classes.
 pub(super) const DIRECTORIES: [&str; 9] =
     ["drivers", "arch", "fs", "sound", "include", "net", "Documentation", "kernel", "tools"];
 
@@ -26,11 +26,12 @@ const MARK: &str = "kernel/fork.c";
 
 pub(super) struct Tree {
     contents: File,
-    /// Pages of each file, and its index in [`DIRECTORIES`].
+    /// Pages of each file, and the index of its directory in [`DIRECTORIES`].
     pub(super) files: Vec<(Range<usize>, Option<usize>)>,
 }
 
-/// Finds kernel sources: `dir`, its entries, or the entries of /usr/src; the last name wins.
+/// Finds kernel sources in `dir` or else in /usr/src: the folder itself or an entry of it; of
+/// several, the one with the last name.
 pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
     let is_tree = |path: &PathBuf| path.join(MARK).is_file();
     [dir, Some(Path::new("/usr/src"))].into_iter().flatten().find_map(|dir| {

@@ -2,7 +2,7 @@
 //!
 //! From a [`Tree`]: all pages, then its directories dropped in order. From the [`trace`] of a
 //! device that held a kernel tree: contents [made](Made) to its lengths. From either: everything,
-//! then four times a random half of the files dropped.
+//! then four times a random half of the remaining files dropped.
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +17,7 @@ const HALVINGS: usize = 4;
 /// Blocks that a sample takes or leaves together.
 const RUN: usize = 64;
 
-/// The trace has no file boundaries: files of 1 to 9 pages are made up.
+/// Most pages of a file. Files are made up, because the trace has no file boundaries.
 const FILE_PAGES_MAX: u64 = 9;
 
 pub(super) struct Step {
@@ -34,7 +34,6 @@ pub(super) struct Workload {
     source: Source,
     pub(super) directories: Vec<Step>,
     pub(super) halves: Vec<Step>,
-    /// Blocks of a device that holds everything.
     pub(super) blocks: usize,
 }
 
@@ -42,7 +41,7 @@ type File = Vec<Change>;
 
 impl Workload {
     pub(super) fn of_tree(tree: Tree) -> Self {
-        // Fixed, because a block of a tree has only one contents.
+        // The length has no effect, because a tree's block is always read as a whole page.
         let file = |pages: &Range<usize>| -> File {
             pages.clone().map(|block| Change { block, len: PAGE }).collect()
         };
@@ -74,7 +73,6 @@ impl Workload {
             files.push(file.to_vec());
             stored = rest;
         }
-        // Merges `mkfs` and `untar`.
         steps[0].extend(untar);
         let named = STEPS[1..].iter().zip(steps);
         let directories = named.map(|(name, changes)| Step { name: (*name).into(), changes });

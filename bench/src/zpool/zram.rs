@@ -1,10 +1,10 @@
 //! [`Zram`]: a compressed block device of this run, to compare with.
 //!
-//! Direct I/O makes it work in the caller's system time. Units: the machine's pages, bytes. Source:
-//! `BLKDISCARD` in linux/fs.h.
+//! With direct I/O, zram works in the caller's system time. Units: the machine's pages, bytes.
+//! Source: `BLKDISCARD` in linux/fs.h.
 //!
 //! # Safety
-//! One ioctl that reads two words of this file's.
+//! An ioctl reads two words of a local array.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -33,7 +33,6 @@ pub(super) struct Zram {
     file: File,
     device: Device,
     page: u64,
-    /// If true, compacts after each step.
     is_compacted: bool,
     /// Bytes of slabs at the start, if readable.
     slabs_before: Option<f64>,
@@ -84,13 +83,13 @@ impl Store for Zram {
     }
 }
 
-/// Returns the bytes of slabs with handles and zspages. Other devices may share them.
+/// Returns the bytes of slabs with handles and zspages.
 fn slabs(device: &str) -> Option<f64> {
     let of = |kind: &str| {
         let dir = format!("/sys/kernel/slab/{kind}-{device}");
         let number = |file: &str| -> Option<u64> {
             let text = fs::read_to_string(format!("{dir}/{file}")).ok()?;
-            // The sum; the rest is per node.
+            // The first number is the sum; the others are per node.
             text.split_whitespace().next()?.parse().ok()
         };
         Some(Pages::new(number("slabs")? << number("order")?).bytes(page_size()).get() as f64)
@@ -98,7 +97,7 @@ fn slabs(device: &str) -> Option<f64> {
     Some(of("zs_handle")? + of("zspage")?)
 }
 
-/// Adds to `mm_stat` what it does not count. Pages of one repeated word take nothing.
+/// Adds the metadata that `mm_stat` does not count. Pages of one repeated word have no handle.
 fn held(text: &str, slabs: Option<f64>, page: f64) -> Option<HeldBytes> {
     let words: Vec<f64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let [original, stored, used, _limit, _most, same_pages, ..] = words[..] else { return None };

@@ -1,8 +1,8 @@
-//! A benchmark that a signal ends or kills gives back pages of a pool, memory cgroups with their
-//! processes, zram devices.
+//! A benchmark that a signal ends gives back pages of a pool (even after SIGKILL), memory cgroups
+//! with their processes, zram devices.
 //!
-//! Pools are the whole machine's. The test compares persistent pages and the limit on surplus
-//! pages. Other programs may change them meanwhile, so it tries again.
+//! Pools belong to the whole machine. The test compares persistent pages and the limit on surplus
+//! pages. Other programs may change both meanwhile, so the test tries several times.
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -53,7 +53,7 @@ impl Running {
         }
     }
 
-    /// Returns the signal that ended the process, if any.
+    /// Sends `signal`. Returns the signal that ended the process, if any.
     fn end_by(&mut self, signal: &str) -> Option<i32> {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());

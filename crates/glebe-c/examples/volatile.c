@@ -34,7 +34,7 @@ int main(void) {
 
     /* The program does not need the tiles now: the kernel may take all of them. */
     check(glebe_volatile_mark(region, 0, TILES * tile_bytes, GLEBE_PRIORITY_NORMAL));
-    /* Stands in for a lack of memory: two tiles are lost. */
+    /* Drops two tiles, as the kernel does when memory is short. */
     check(glebe_volatile_drop_now(region, 3 * tile_bytes, 2 * tile_bytes, NULL));
 
     /* The program needs the tiles again: unmark reports the lost ones. */

@@ -1,27 +1,25 @@
 /*
  * glebe.h: the C interface of glebe.
  *
- * A reserve is physically contiguous memory that a program sets aside once. While the reserve is
- * idle, it works as a cache; the program takes the memory back without waiting. Volatile memory may
- * be taken by the system; glebe reports exactly which pages it took. Object pools pack and compress
- * objects of up to a page. Swap keeps more data than its budget of memory, compressed and in files.
+ * A reserve is memory that a program sets aside once, physically contiguous as far as the machine
+ * allows. While the reserve is idle, it works as a cache; the program takes the memory back at
+ * once. Volatile memory may be taken by the system; glebe reports exactly which pages it took.
+ * Object pools pack and compress objects of up to a page. Swap keeps more data than its budget of
+ * memory, compressed and in files.
  *
- * VERBS  glebe_KIND_new makes an object of a kind and glebe_KIND_free ends it, for each kind of
- *   handle: reserve, view, promise, cache, volatile, shared, pin, zpool, reclaimer, budget,
- *   swap_store, swap_region, swap_cache, swap_area. There are three exceptions. Blocks, which all
- *   programs make, have the shorter names glebe_alloc and glebe_free. glebe_promise_take makes a
- *   promised block. The calls that pin make a swap_pin.
+ * VERBS  glebe_KIND_new makes an object and glebe_KIND_free ends it, for each kind of handle. There
+ *   are three exceptions. Blocks have the shorter names glebe_alloc and glebe_free.
+ *   glebe_promise_take makes a promised block. The calls that pin make a swap_pin.
  * ANSWERS  A function that returns int returns 0 for success, a positive number for another answer
  *   that its description names, or a negative GLEBE_ERROR_*. An error changes nothing and writes no
- *   argument, with two exceptions: a buffer whose description says so, and the needed length with
- *   GLEBE_ERROR_BUFFER_TOO_SMALL. glebe_last_error() has the text of the error. Every function on a
- *   handle can return BAD_HANDLE and FORKED; the descriptions do not repeat these two. No call ends
- *   the process, unless memory for glebe's own book-keeping runs out. No call throws or unwinds.
+ *   argument, unless the description says so; GLEBE_ERROR_BUFFER_TOO_SMALL writes the needed
+ *   length. glebe_last_error() has the text of the error. Every function on a handle can return
+ *   BAD_HANDLE and FORKED; the descriptions do not repeat these two. No call ends the process,
+ *   unless memory for glebe's own book-keeping runs out. No call throws or unwinds.
  * HANDLES  Each kind of handle has its own type, a structure of one number that is passed by value.
  *   So a compiler refuses a reserve where a function needs a block. The number is never an address,
- *   and in an open handle never 0. A handle that is not open, was freed, or was made up gives
- *   GLEBE_ERROR_BAD_HANDLE; its number does not matter. (glebe tells a freed handle from a later
- *   one until 2^32 later handles have used its place.)
+ *   and in an open handle never 0. Any number that is no open handle gives GLEBE_ERROR_BAD_HANDLE.
+ *   (Only after 2^32 later handles in the same place may a freed handle count as open again.)
  * UNITS  Lengths and alignments of first class, and positions in a reserve, are in base pages of
  *   glebe_page_bytes() bytes. A name that ends in _bytes is in bytes, in _ns nanoseconds, in _ms
  *   milliseconds.
@@ -48,12 +46,12 @@
  *   with calls on other handles of its kind.
  * FORK  Handles and memory belong to the process that made them. In a forked child, every call on a
  *   handle of the parent returns GLEBE_ERROR_FORKED and touches nothing. The memory of a block is
- *   not mapped in the child. The child may make its own objects of every kind. Two kinds of objects
- *   are inherited. The child has its own copy of a volatile region: memory, marks and handles. From
- *   then on, each process uses its copy independently. Parent and child share the memory and the
- *   marks of a shared region, but the child has no pins. A child made by clone(2) instead of the C
- *   library's fork gets GLEBE_ERROR_FORKED for these two kinds as well. Memory that the parent
- *   gives back returns to the system even if a child lives.
+ *   not mapped in the child. The child may make its own objects of every kind. Only volatile and
+ *   shared regions are inherited. The child has its own copy of a volatile region: memory, marks
+ *   and handles. Parent and child share the memory and the marks of a shared region, but the child
+ *   has no pins. A child made by clone(2) instead of the C library's fork gets GLEBE_ERROR_FORKED
+ *   for these regions, too. Memory that the parent gives back returns to the system even if a child
+ *   lives.
  * STRUCTURES  The first member of a structure that may grow is its size in bytes as the caller
  *   knows it: set it to sizeof. If the size is smaller, because the header is older, the library
  *   uses only the members within that size. If it is larger, the unknown members must be zero on
@@ -157,9 +155,9 @@ enum {
                                         small */
 };
 
-/* Returns the text of the calling thread's last error: the refused value, and the limit. Empty if
- * there was no error; a success does not clear it. Never null; valid until the thread calls this
- * function again. */
+/* Returns the text of the calling thread's last error: the refused value, and the limit. The text
+ * is empty if there was no error; a success does not clear it. The pointer is never null, and valid
+ * until the thread calls this function again. */
 const char *glebe_last_error(void);
 
 /* Returns the name of an error code, for example "GLEBE_ERROR_BUSY"; "unknown" for other numbers.
@@ -189,9 +187,9 @@ enum {
 };
 
 /* Says if a hugetlb pool may get new pages. The kernel gets these pages back when they are freed or
- * the process ends, also by SIGKILL. Only one process of the machine at a time looks for new pages,
- * under a lock. A call waits for the lock up to lock_wait_ms. Then the call fails with an error
- * that names the process that it waited for. A call does not wait if the pool has the pages. */
+ * the process ends, also by SIGKILL. Only one process of the machine at a time looks for new pages.
+ * A call that would wait longer than lock_wait_ms for another process fails, with an error that
+ * names this process. A call does not wait if the pool has the pages. */
 enum {
     GLEBE_GROW_AUTO = 0, /* if the caller may */
     GLEBE_GROW_NO = 1,
@@ -204,9 +202,8 @@ enum {
     GLEBE_WRITERS_RESTARTABLE = 1 /* by restartable sequences, without waiting */
 };
 
-/* The storage of objects and cached pages. With every codec, data that does not become shorter is
- * stored as it is. The page cache also stores a page as it is if the page becomes shorter by less
- * than a quarter. */
+/* The storage of objects and cached pages. Data that does not become shorter is stored as it is; so
+ * is a cached page that becomes shorter by less than a quarter. */
 enum {
     GLEBE_CODEC_AUTO = 0, /* LZ4 for object pools and swap, no codec for the page cache */
     GLEBE_CODEC_NONE = 1, /* no codec */
@@ -245,24 +242,24 @@ typedef struct glebe_reserve_options {
 int glebe_reserve_new(uint64_t len_bytes, const glebe_reserve_options *options,
                       glebe_reserve *reserve);
 
-/* Adds memory to the reserve: `len_bytes` rounded up to whole 2 MiB, from the same source as the
- * first memory. Writes the bytes added to `came_bytes`, which may be null. Blocks, promises and
- * cached pages stay in place, and other calls on the reserve continue meanwhile. An error adds
- * nothing. Errors: FIXED_LEN without room_bytes; NO_ROOM, BAD_LEN, NO_MEMORY, NO_SOURCE,
- * NOT_CONTIGUOUS, OS. */
+/* Adds `len_bytes`, rounded up to whole 2 MiB, to the reserve, from the same source as its first
+ * memory. Writes the bytes added to `came_bytes`, which may be null. Blocks, promises and cached
+ * pages stay in place, and other calls on the reserve continue meanwhile. An error adds nothing.
+ * Errors: FIXED_LEN without room_bytes; NO_ROOM, BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS,
+ * OS. */
 int glebe_reserve_grow(glebe_reserve reserve, uint64_t len_bytes, uint64_t *came_bytes);
 
-/* Gives memory of the reserve back to the system: `len_bytes` rounded up to whole 2 MiB and whole
- * pages of its pool. Writes the bytes given back to `went_bytes`, which may be null. Drops the
- * cached pages in this memory, as for a block, and touches no block and no promise. Errors:
- * FIXED_LEN without room_bytes; NOT_GIVEN, whose text has how much the reserve can give back now;
- * BAD_LEN, NO_MEMORY, OS. After NO_MEMORY and OS, glebe_reserve_memory() says what is left. */
+/* Gives `len_bytes` of the reserve back to the system, rounded up to whole 2 MiB and whole pages of
+ * its pool. Writes the bytes given back to `went_bytes`, which may be null. Drops the cached pages
+ * in this memory, and touches no block and no promise. Errors: FIXED_LEN without room_bytes;
+ * NOT_GIVEN, whose text has how much the reserve can give back now; BAD_LEN, NO_MEMORY, OS. After
+ * NO_MEMORY and OS, glebe_reserve_memory() says what is left. */
 int glebe_reserve_shrink(glebe_reserve reserve, uint64_t len_bytes, uint64_t *went_bytes);
 
-/* Ends a reserve and gives its memory back to the system. Free every block, view, promise, cache,
- * object pool and swap cache of the reserve first, and every area and store in a swap cache of it.
- * Otherwise the call returns GLEBE_ERROR_BUSY, with their numbers in the text, and leaves the
- * reserve unchanged. The call looks at every handle that exists. */
+/* Ends a reserve and gives its memory back to the system. Free every block, promise, cache, object
+ * pool and swap cache of the reserve first, and every area and store in a swap cache of it.
+ * Otherwise the call returns GLEBE_ERROR_BUSY, with their numbers in the text. The call looks at
+ * every handle of these kinds. */
 int glebe_reserve_free(glebe_reserve reserve);
 
 /* The memory of a reserve. */
@@ -309,7 +306,8 @@ enum {
                                       device moves the pages away */
 };
 
-/* The place of a byte, as far as it is proved: at least the byte's page is one run. */
+/* The place of a byte, as far as it is proved: at least the byte's page is one run. The frames are
+ * those at the time when the memory was mapped. */
 typedef struct glebe_contig {
     uint64_t size;               /* sizeof(glebe_contig); set to the bytes filled */
     uint64_t offset_bytes;       /* bytes of its run before the byte */
@@ -323,10 +321,8 @@ typedef struct glebe_contig {
     uint64_t position_pages;     /* its page, from the start of the mapping or reserve */
 } glebe_contig;
 
-/* Fills `contig` for the page at `position_pages` from the start of the reserve. To find the
- * segments of a view, query the first page of each extent (glebe_view_extents), and again after
- * `contiguous_bytes` until the end of the extent. The frames are those at the time when the reserve
- * was made. Errors: NULL, BAD_SIZE; BEYOND the end of the reserve. */
+/* Fills `contig` for the page at `position_pages` from the start of the reserve. Errors: NULL,
+ * BAD_SIZE; BEYOND the end of the reserve. */
 int glebe_reserve_query(glebe_reserve reserve, uint64_t position_pages, glebe_contig *contig);
 
 /* The frame of a page that is no longer in memory. */
@@ -341,17 +337,16 @@ typedef struct glebe_drift {
 } glebe_drift;
 
 /* Reads the frames again and writes the runs of pages that were moved since the reserve was made,
- * in order of position. No run means that all pages are where glebe_reserve_runs says. If frames
- * are hidden from the caller, the call finds only pages that are no longer in memory, and only for
- * sources with huge pages. The time is proportional to the number of pages of the source. Errors:
- * NULL, OS. */
+ * in order of position. If frames are hidden from the caller, the call finds only pages that are no
+ * longer in memory, and only for sources with huge pages. The time is proportional to the number of
+ * pages of the source. Errors: NULL, OS. */
 int glebe_reserve_verify(glebe_reserve reserve, glebe_drift *drifts, size_t capacity,
                          size_t *count);
 
 /* Returns, as text with one reason a line, why the reserve is not better. First, for each better
  * source that was refused and for a run shorter than asked for: the reason, the value, the limit,
  * and a remedy. Then why the reserve has no long-term pin, if a pin was tried. Then why it has
- * GLEBE_WRITERS_COUNTED, if it has. The text is empty if there are no reasons. Errors: NULL. */
+ * GLEBE_WRITERS_COUNTED, if it has. Errors: NULL. */
 int glebe_reserve_why_not(glebe_reserve reserve, char *text, size_t text_len_bytes,
                           size_t *needed_bytes);
 
@@ -362,10 +357,10 @@ typedef struct glebe_block {
     uint64_t id;
 } glebe_block;
 
-/* Allocates a physically contiguous block of `pages`. Its contents are unspecified and may be data
- * that a tenant stored. The call takes microseconds and never fails because of tenants. It does not
- * wait for tenants if restartable sequences work (GLEBE_WRITERS_RESTARTABLE). Errors: EMPTY,
- * NO_RUN, NULL, TOO_MANY. */
+/* Allocates a physically contiguous block of `pages`. Its contents may be anything, also data that
+ * a tenant stored. The call takes microseconds and never fails because of tenants. It does not wait
+ * for tenants if restartable sequences work (GLEBE_WRITERS_RESTARTABLE). Errors: EMPTY, NO_RUN,
+ * NULL, TOO_MANY. */
 int glebe_alloc(glebe_reserve reserve, uint64_t pages, glebe_block *block);
 
 /* Flags of glebe_alloc_with; add any of them. */
@@ -391,8 +386,7 @@ int glebe_block_memory(glebe_block block, void **address, uint64_t *len_bytes);
 /* Fills `contig` for the byte `offset_bytes` into a block, as a device needs it. `pfn` is the frame
  * of the byte's page. `contiguous_bytes` of this block follow in one proved piece; for most blocks
  * that is the rest of the block. Otherwise query again after `contiguous_bytes` for the next piece.
- * The frames are those at the time when the reserve was made. Errors: NULL, BAD_SIZE; BEYOND the
- * end of the block. */
+ * Errors: NULL, BAD_SIZE; BEYOND the end of the block. */
 int glebe_block_query(glebe_block block, uint64_t offset_bytes, glebe_contig *contig);
 
 /* A run that is set aside for a later block. */
@@ -421,7 +415,7 @@ typedef struct glebe_view {
 
 /* Pages side by side. The structure never grows. */
 typedef struct glebe_extent {
-    uint64_t start_pages; /* base pages from the start of the reserve, file or region */
+    uint64_t start_pages; /* base pages from the start of the file or region */
     uint64_t len_pages;
 } glebe_extent;
 
@@ -437,8 +431,7 @@ int glebe_view_new(int fd, const glebe_extent *extents, size_t count, glebe_view
 /* Ends a view. Do not touch its memory any more. */
 int glebe_view_free(glebe_view view);
 
-/* Writes the address and the length in bytes of a view. Either pointer may be null. If the view is
- * a reserve's, the memory belongs to the caller until the view is freed. */
+/* Writes the address and the length in bytes of a view. Either pointer may be null. */
 int glebe_view_memory(glebe_view view, void **address, uint64_t *len_bytes);
 
 /* Writes the extents of a view, in the order of its bytes. Errors: NULL. */
@@ -452,8 +445,8 @@ typedef struct glebe_cache {
     uint64_t id;
 } glebe_cache;
 
-/* Opens the name space of this name (UTF-8), and makes it if it does not exist. A second handle of
- * a name has the same pages. Errors: NULL, BAD_ARGUMENT, TOO_MANY. */
+/* Opens the name space of this name (UTF-8), and makes it if necessary. A second handle of a name
+ * has the same pages. Errors: NULL, BAD_ARGUMENT, TOO_MANY. */
 int glebe_cache_new(glebe_reserve reserve, const char *name, glebe_cache *cache);
 
 enum {
@@ -569,9 +562,9 @@ int glebe_reserve_format_stats(glebe_reserve reserve, uint64_t format, char *tex
                                size_t text_len_bytes, size_t *needed_bytes);
 
 /* Lets other processes of this user, and root, read the statistics; `glebe stats` shows them. The
- * call starts one thread, which sleeps until a reader asks and ends with the reserve. The call
- * makes `directory` if it is missing. No other user may enter the directory. A null `directory`
- * means $XDG_RUNTIME_DIR/glebe if that belongs to the user, else /run/glebe for root and
+ * call starts one thread, which sleeps until a reader asks and ends with the reserve. It makes
+ * `directory` if it is missing. No other user may enter the directory. A null `directory` means
+ * $XDG_RUNTIME_DIR/glebe if that belongs to the user, else /run/glebe for root and
  * /run/user/UID/glebe for other users. A reserve has one socket: a later call returns the socket of
  * the first. Returns the path of the socket as a text. With GLEBE_ERROR_BUFFER_TOO_SMALL the socket
  * exists nevertheless, and the next call returns the path. Errors: NULL; OS; OTHER if no directory
@@ -582,8 +575,8 @@ int glebe_reserve_serve_stats(glebe_reserve reserve, const char *directory, char
 /* ---- Volatile memory ------------------------------------------------------------------------- */
 
 /* A region of memory whose parts can be *marked*. When the kernel needs memory, it may take marked
- * pages instead of swapping or failing. An *unmark* ends this right and reports exactly which pages
- * were lost. Lost pages are then zeros; every other page has all its bytes.
+ * pages. An *unmark* ends this right and reports exactly which pages were lost. Lost pages are then
+ * zeros; every other page has all its bytes.
  *
  * Do not write to marked memory. Only GLEBE_ENGINE_SCAN allows reading it in place: a touch of a
  * lost page is SIGBUS with its address. A system call that gets a lost page returns EFAULT, so
@@ -614,8 +607,8 @@ enum {
 /* Returns the contents of a lost page that was touched: the address of its `len_bytes`, which must
  * stay until the next call on the same thread, or null. `offset_bytes` is the page's offset from
  * the start of the region. The function runs in a signal handler, on the thread that touched the
- * page. It may only do what signal-safety(7) lists, touches no page of the region, returns, and
- * calls nothing of glebe. */
+ * page. It may do only what signal-safety(7) lists. It must return, touch no page of the region,
+ * and call nothing of glebe. */
 typedef const void *(*glebe_refill)(uint64_t offset_bytes, size_t len_bytes, void *data);
 
 /* Options of a new region. */
@@ -656,9 +649,9 @@ typedef struct glebe_volatile_options {
  *
  * The first region with a `refill` installs a SIGBUS handler, once for the process. This handler
  * passes foreign signals to the handler that was installed before. A handler that is installed
- * later is in front of it and must pass on foreign signals too. If another handler is already in
- * front of glebe's, the call fails with HANDLER_COVERED, because glebe could not guarantee refills.
- * GLEBE_ENGINE_TAG never calls `refill`. */
+ * later is in front of glebe's and must pass on foreign signals too. If there is one already, the
+ * call fails with HANDLER_COVERED, because glebe could not guarantee refills. GLEBE_ENGINE_TAG
+ * never calls `refill`. */
 int glebe_volatile_new(uint64_t len_bytes, const glebe_volatile_options *options,
                        glebe_volatile *region);
 
@@ -687,12 +680,11 @@ enum {
 
 /* Ends the kernel's right to a range of whole granules, marked or not. Writes the runs of lost
  * pages in ascending order, with a kept page between any two. If there are more than `capacity`
- * runs, the call returns GLEBE_UNMARK_MORE. The range is unmarked nevertheless. The region keeps
- * the other runs. The next unmark of a range that contains one of them, by any thread, reports it
- * once. A capacity of half the pages of the range, rounded up, is always enough. If unmarks overlap
- * in time, each reports also what the others found. Errors: NULL, UNALIGNED, EMPTY, BEYOND;
- * NO_MEMORY, OS and STUCK. After these three the range is still marked, and the next unmark reports
- * the losses. */
+ * runs, the call returns GLEBE_UNMARK_MORE, and the range is unmarked nevertheless. The region
+ * keeps the other runs: the next unmark of a range with one of them reports it once. A capacity of
+ * half the pages of the range, rounded up, is always enough. If unmarks overlap in time, each
+ * reports also what the others found. Errors: NULL, UNALIGNED, EMPTY, BEYOND; NO_MEMORY, OS and
+ * STUCK. After these three the range is still marked, and the next unmark reports the losses. */
 int glebe_volatile_unmark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
                           glebe_extent *runs, size_t capacity, size_t *count);
 
@@ -708,9 +700,9 @@ enum {
 int glebe_volatile_read(glebe_volatile region, uint64_t offset_bytes, void *buffer,
                         size_t len_bytes, uint64_t *lost_bytes);
 
-/* Drops the marked memory in a range of whole granules now. The memory is then lost and still
- * marked. Writes to `dropped_bytes`, unless that is null, how many bytes glebe had not dropped
- * before. Errors: UNALIGNED, EMPTY, BEYOND, OS. After OS some memory may have been dropped. */
+/* Drops the marked memory in a range of whole granules now: it is then lost and still marked.
+ * Writes to `dropped_bytes`, unless that is null, how many bytes glebe had not dropped before.
+ * Errors: UNALIGNED, EMPTY, BEYOND, OS. After OS some memory may have been dropped. */
 int glebe_volatile_drop_now(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
                             uint64_t *dropped_bytes);
 
@@ -774,19 +766,18 @@ enum {
  * if the touch was inside malloc(), because the call allocates. If the handler interrupted a fork,
  * or a call of glebe on volatile memory whose buffer was lost, the answer is WOULD_WAIT and nothing
  * changes. The handler can then map a page there (mmap with MAP_FIXED), which is not volatile. A
- * handler must not make the call for a SIGBUS that a process sent. A region with a `refill` needs
- * no handler of the program.
+ * handler must not make the call for a SIGBUS that a process sent.
  *
  * Memory of MAP_SHARED is MAP_ANONYMOUS, a memfd, or a file on tmpfs. The process that makes the
- * first call on a mapping, and the children that it forks after that, see the same volatile and
- * taken pages. They do so while one of the processes that made a call lives. Other processes that
- * map the same memory, also at other addresses, do not see it, and lose the taken pages; the
- * patches differ in this. The kernel takes none of this memory: glebe_vrange_purge does, or the
- * thread of glebe_vrange_reclaim. A touch of a taken page is no SIGBUS: it finds zeros, and the
- * call that makes the page non-volatile reports the loss. While any part of the memory is volatile,
- * keep it mapped, at the same place of the file. Each such mapping takes a descriptor, and 8 bytes
- * for each page that was ever volatile, until a call finds that other memory is mapped there.
- * Further errors: UNDER_WAY, NO_HOLDER_LEFT (64 processes made calls), OS. */
+ * first call on a mapping, and the children that it forks later, see the same volatile and taken
+ * pages while one of the processes that made a call lives. Other processes that map the same memory
+ * do not see them, and lose the taken pages; the patches differ in this. The kernel takes none of
+ * this memory: glebe_vrange_purge does, or the thread of glebe_vrange_reclaim. A touch of a taken
+ * page is no SIGBUS: it finds zeros, and the call that makes the page non-volatile reports the
+ * loss. While any part of the memory is volatile, keep it mapped, at the same place of the file.
+ * Each such mapping takes a descriptor, and 8 bytes for each page that was ever volatile, until a
+ * call finds that other memory is mapped there. Further errors: UNDER_WAY, NO_HOLDER_LEFT (64
+ * processes made calls), OS. */
 int glebe_vrange(void *start, size_t length, int mode, int *purged);
 
 /* Does what glebe_vrange does, but to the whole range or with an error. Further errors: UNALIGNED
@@ -824,8 +815,8 @@ int glebe_vrange_reclaim(uint64_t margin_bytes);
  * Another process that can write the file can change or destroy its contents, but it crashes no
  * call of this interface. If the file was cut, or a process took pinned pages by changing the
  * counts of pins, the answer is TRUNCATED. A call that meets a purge under way waits for a second;
- * then its answer is UNDER_WAY. A forked child has the handles, but no pins, and counts as another
- * process. A thread inside another call on volatile memory, or inside a fork, gets WOULD_WAIT. */
+ * then its answer is UNDER_WAY. A forked child counts as another process. A thread inside another
+ * call on volatile memory, or inside a fork, gets WOULD_WAIT. */
 typedef struct glebe_shared {
     uint64_t id;
 } glebe_shared;
@@ -861,10 +852,9 @@ typedef struct glebe_shared_options {
 int glebe_shared_new(uint64_t len_bytes, const glebe_shared_options *options,
                      glebe_shared *shared);
 
-/* Does what glebe_shared_new does, with a new file at `path` on tmpfs. The path must not exist.
- * Only this user may open the file, and it stays until it is removed. Errors: as glebe_shared_new;
- * BAD_FILE on another file system; HANDLER_COVERED also without `sigbus`; OS if `path` cannot be
- * made. */
+/* Does what glebe_shared_new does, with a new file at `path` on tmpfs. Only this user may open the
+ * file, which stays until it is removed. Errors: as glebe_shared_new; BAD_FILE on another file
+ * system; HANDLER_COVERED also without `sigbus`; OS if `path` cannot be made. */
 int glebe_shared_new_at(const char *path, uint64_t len_bytes,
                         const glebe_shared_options *options, glebe_shared *shared);
 
@@ -874,7 +864,7 @@ int glebe_shared_new_at(const char *path, uint64_t len_bytes,
 int glebe_shared_open(const char *path, const glebe_shared_options *options,
                       glebe_shared *shared);
 
-/* Opens, as glebe_shared_open does, the file of a descriptor that is open for reading and writing.
+/* Opens the file of a descriptor that is open for reading and writing, as glebe_shared_open does.
  * The descriptor remains the caller's and may be closed. Errors: as glebe_shared_open; BAD_ARGUMENT
  * for a number that is not open. */
 int glebe_shared_adopt(int fd, const glebe_shared_options *options, glebe_shared *shared);
@@ -883,8 +873,8 @@ int glebe_shared_adopt(int fd, const glebe_shared_options *options, glebe_shared
  * while another process uses the file. Returns GLEBE_ERROR_BUSY if this process has pins of it. */
 int glebe_shared_free(glebe_shared shared);
 
-/* Writes the descriptor of the file to `fd`, so that another process can get it. The region owns
- * the descriptor and closes it when the region is freed: do not close it. Errors: NULL. */
+/* Writes the descriptor of the file to `fd`, so that another process can get it. Do not close the
+ * descriptor: glebe_shared_free does. Errors: NULL. */
 int glebe_shared_fd(glebe_shared shared, int *fd);
 
 /* Writes the address and the length in bytes of the data, and the granule. Each pointer may be
@@ -1042,15 +1032,15 @@ int glebe_contig_verify(const void *addr, glebe_drift *drifts, size_t capacity, 
 /* ---- Object pools ---------------------------------------------------------------------------- */
 
 /* A pool of objects of 1 byte to a page. The pool packs objects across page borders into zspages,
- * runs of a few pages whose slots have one size. Compaction moves objects and gives whole pages
- * back to the system; an object keeps its number. Calls on different size classes share no lock,
- * and a read takes no lock of the pool.
+ * runs of a few pages with slots of one size. Compaction moves objects and gives whole pages back
+ * to the system; an object keeps its number. Calls on different size classes share no lock, and a
+ * read takes no lock of the pool.
  *
  * A pool has memory of its own, or uses the part of a reserve that first class does not hold. On a
  * reserve its objects are second class. New objects are stored in ordinary memory, the staging.
  * When the staging is full, objects move to lent pages. If first class or another tenant takes
  * these pages, the objects are lost. The first call that asks for a lost object reports the loss;
- * later its number gives GLEBE_ERROR_STALE. No call returns the bytes of another object. */
+ * later its number gives GLEBE_ERROR_STALE. */
 typedef struct glebe_zpool {
     uint64_t id;
 } glebe_zpool;
@@ -1073,8 +1063,8 @@ typedef struct glebe_zpool_options {
                                       pool evicts old unread objects, a zspage at a time; 0: the
                                       call returns GLEBE_ERROR_FULL */
     uint64_t manual_compaction;    /* 1: compaction only on request, and before the pool refuses or
-                                      evicts; 0: also a little with each remove and replace, once it
-                                      pays */
+                                      evicts; 0: also a little in a remove or replace, if enough
+                                      pages can be freed */
     uint64_t codec;                /* GLEBE_CODEC_* */
     uint64_t zstd_level;           /* with GLEBE_CODEC_ZSTD: zstd's levels, from 1 on; 0: 1 */
     glebe_reserve reserve;         /* the reserve whose idle pages the pool uses; 0: memory of its
@@ -1104,8 +1094,8 @@ int glebe_zpool_insert(glebe_zpool pool, const void *bytes, size_t len_bytes,
  * length to `len_bytes`. If the buffer is too small, the call writes the length and returns
  * GLEBE_ERROR_BUFFER_TOO_SMALL. A page is always enough. With a `buffer_len_bytes` of 0 the call
  * only writes the length, and that is no error. If a reserve lost the object, the call returns
- * GLEBE_GET_MISS and no length. After a miss and after an error the buffer may hold anything.
- * Errors: NULL, STALE, FOREIGN, CORRUPT. */
+ * GLEBE_GET_MISS and no length. After a miss or an error the buffer may hold anything. Errors:
+ * NULL, STALE, FOREIGN, CORRUPT. */
 int glebe_zpool_read(glebe_zpool pool, glebe_zobject object, void *buffer,
                      size_t buffer_len_bytes, size_t *len_bytes);
 
@@ -1126,9 +1116,9 @@ typedef struct glebe_compacted {
 
 /* Moves objects together and frees the empty pages. The call ends when nothing is left to free, or,
  * with a limit, after `max_pages` were freed or `max_us` microseconds have passed; 0 means no
- * limit. It stops at the first object that exceeds the limit. Objects that other threads read
- * meanwhile stay. On a reserve, the call compacts the staging first, then sparse lent zspages.
- * `compacted` may be null. Errors: BAD_ARGUMENT for both limits at once. */
+ * limit. Objects that other threads read meanwhile stay. On a reserve, the call compacts the
+ * staging first, then sparse lent zspages. `compacted` may be null. Errors: BAD_ARGUMENT for both
+ * limits at once. */
 int glebe_zpool_compact(glebe_zpool pool, uint64_t max_pages, uint64_t max_us,
                         glebe_compacted *compacted);
 
@@ -1191,11 +1181,11 @@ int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size
 /* ---- Swap: memory larger than its budget ----------------------------------------------------- */
 
 /* A store has objects of 1 byte to 2 MiB, and a *budget*: the bytes of objects that may be in
- * memory. An object keeps its address for life. While it is pinned, it is in memory. While it is
- * not pinned, it may leave memory; a compressed copy is then in memory of the store or, if that is
- * full, in a file. The program pins the objects that it uses. It has no other access to them, so
- * there are no signals and no faults. Pinned objects count against the budget and cannot leave
- * memory. */
+ * memory. An object keeps its address until it is removed. While it is pinned, it is in memory.
+ * While it is not pinned, it may leave memory; a compressed copy is then in memory of the store or,
+ * if that is full, in a file. The program pins the objects that it uses. It has no other access to
+ * them, so there are no signals and no faults. Pinned objects count against the budget and cannot
+ * leave memory. */
 typedef struct glebe_swap_store {
     uint64_t id;
 } glebe_swap_store;
@@ -1291,8 +1281,8 @@ int glebe_swap_store_take(glebe_swap_store store, glebe_swap_object object, void
 /* Removes an object, also a dead or damaged one. Errors: STALE, FOREIGN, PINNED. */
 int glebe_swap_store_remove(glebe_swap_store store, glebe_swap_object object);
 
-/* Declares that the program does not need an object soon: the object is among the next to leave
- * memory. Errors: STALE, FOREIGN. */
+/* Declares that the program does not need an object soon, so the object is among the next to leave.
+ * Errors: STALE, FOREIGN. */
 int glebe_swap_store_cold(glebe_swap_store store, glebe_swap_object object);
 
 /* Loads an object that the program will need soon. Errors: as glebe_swap_store_pin, without
@@ -1433,8 +1423,8 @@ int glebe_swap_region_write(glebe_swap_region region, uint64_t offset_bytes, con
 int glebe_swap_region_cold(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* Loads pages that the program will need soon: the pages that hold the first of the bytes, up to
- * the room in the budget. They may leave memory again before then. Errors: BEYOND, BUDGET, FULL,
- * CORRUPT, OS, NO_MEMORY. */
+ * the room in the budget. They may leave memory again. Errors: BEYOND, BUDGET, FULL, CORRUPT, OS,
+ * NO_MEMORY. */
 int glebe_swap_region_will_need(glebe_swap_region region, uint64_t offset_bytes,
                                 uint64_t len_bytes);
 
@@ -1444,7 +1434,7 @@ int glebe_swap_region_will_need(glebe_swap_region region, uint64_t offset_bytes,
 int glebe_swap_region_discard(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* Prepares the calling thread to touch the region: allocates what its first touch would allocate in
- * the handler, and tests for conditions that would end the process there. Errors: SIGNAL. */
+ * the handler, and tests for what would end the process there. Errors: SIGNAL. */
 int glebe_swap_region_arm_thread(glebe_swap_region region);
 
 /* Changes the budget. Pages leave memory if more is in memory. Errors: as
@@ -1466,8 +1456,7 @@ int glebe_swap_region_format_stats(glebe_swap_region region, uint64_t format, ch
  * numbers limit their compressed bytes:
  *   - write-back: bytes that wait to be written; a later store that finds no room writes them;
  *   - put-back: bytes that need not be written, with a file or without.
- * Both are 0 at first, which is write-through: the file has a page when its store returns. A swap
- * cache may also hold copies of data in a store's file. */
+ * Both are 0 at first, which is write-through: the file has a page when its store returns. */
 typedef struct glebe_swap_area {
     uint64_t id;
 } glebe_swap_area;
@@ -1588,10 +1577,9 @@ int glebe_swap_area_format_stats(glebe_swap_area area, uint64_t format, char *te
  * the oldest; memory that compaction of object pools frees; objects of pools that may evict; memory
  * that budgets were granted; and memory of reserves that first class does not hold.
  *
- * The program adds parts, and a part leaves when it is freed. The reclaimer keeps no part alive,
- * and a part has one reclaimer. glebe_volatile_free waits for a look that is under way. Memory of
- * an object pool or reserve that is freed during a look returns to the system at the end of the
- * look.
+ * The program adds parts. A part has one reclaimer, and leaves it when the part is freed.
+ * glebe_volatile_free waits for a look that is under way. Memory of an object pool or reserve that
+ * is freed during a look returns to the system at the end of the look.
  *
  * A reclaimer looks when glebe_reclaimer_poll is called, or in a thread of its own after
  * glebe_reclaimer_start. A look takes some tens of microseconds, plus the time to take memory. A
@@ -1618,8 +1606,7 @@ typedef struct glebe_reclaimer_options {
 int glebe_reclaimer_new(const glebe_reclaimer_options *options, glebe_reclaimer *reclaimer);
 
 /* Ends a reclaimer and its thread, after the look under way. Its parts remain, and another
- * reclaimer may get them. Budgets allow again all bytes that they were made with. Errors:
- * WOULD_WAIT. */
+ * reclaimer may get them. Its budgets again allow all their bytes. Errors: WOULD_WAIT. */
 int glebe_reclaimer_free(glebe_reclaimer reclaimer);
 
 /* Adds the marked memory of a region. Errors: TAKEN, WOULD_WAIT, OS. */
@@ -1643,9 +1630,9 @@ int glebe_reclaimer_add_reserve(glebe_reclaimer reclaimer, glebe_reserve reserve
                                 uint64_t least_bytes);
 
 /* A limit for a cache of the program's own. The program reports the bytes that the cache holds,
- * reads from time to time how many it may hold, and frees the rest. Bytes that the reclaimer asked
- * for count as on their way for one second; after that it asks other parts. A budget is for memory
- * that returns to the system when the cache frees it. */
+ * reads how many it may hold, and frees the rest. Bytes that the reclaimer asked for count as on
+ * their way for one second; after that it asks other parts. A budget is for memory that returns to
+ * the system when the cache frees it. */
 typedef struct glebe_budget {
     uint64_t id;
 } glebe_budget;
@@ -1680,7 +1667,7 @@ typedef struct glebe_reclaimed {
     uint64_t failed;         /* parts that failed to shed and were passed over */
 } glebe_reclaimed;
 
-/* Looks at how much memory is available, and takes the missing bytes. Writes what it took to
+/* Looks at how much memory is available, and takes the missing bytes. Writes the result to
  * `reclaimed`, which may be null. Waits for a look under way. Errors: BAD_SIZE, WOULD_WAIT, BLIND,
  * OS. After BLIND nothing was taken, and the next look is due in a second. */
 int glebe_reclaimer_poll(glebe_reclaimer reclaimer, glebe_reclaimed *reclaimed);
@@ -1689,9 +1676,8 @@ int glebe_reclaimer_poll(glebe_reclaimer reclaimer, glebe_reclaimed *reclaimed);
  * the latest a second after the last one. Errors: WOULD_WAIT, OS. */
 int glebe_reclaimer_wait(glebe_reclaimer reclaimer, uint64_t most_ms);
 
-/* Writes a descriptor to `fd` that is readable, for poll(2) or epoll(7), while a look is due. The
- * reclaimer owns the descriptor and closes it when the reclaimer is freed: do not read or close it.
- * Errors: NULL. */
+/* Writes a descriptor to `fd` that is readable, for poll(2) or epoll(7), while a look is due. Do
+ * not read or close the descriptor: glebe_reclaimer_free closes it. Errors: NULL. */
 int glebe_reclaimer_fd(glebe_reclaimer reclaimer, int *fd);
 
 /* Starts a thread that looks whenever a look is due, until the reclaimer is freed. Errors: STARTED,
@@ -1703,9 +1689,8 @@ enum {
     GLEBE_REFILLS_WITHHELD = 1 /* memory is short, or was short a moment ago */
 };
 
-/* Returns one of GLEBE_REFILLS_*: says if caches may fill up again. A cache should call this before
- * it computes lost data anew. Otherwise it undoes the work of the reclaimer. The call costs a few
- * loads. */
+/* Returns one of GLEBE_REFILLS_*: says if caches may fill up again. A cache that computes lost data
+ * anew without asking undoes the work of the reclaimer. The call costs a few loads. */
 int glebe_reclaimer_refills(glebe_reclaimer reclaimer);
 
 typedef struct glebe_reclaimer_stats {

@@ -8,8 +8,10 @@
  * ANSWERS  The call returns the bytes done, which may be fewer than asked for, or 0; or it returns
  *   -1 with errno. EINVAL: `start` is no multiple of a page, the length is less than a page, the
  *   range wraps round, or the mode does not exist. EFAULT: `purged` cannot be written. ENOMEM: no
- *   memory, or no room for more mappings. EDEADLK: a SIGBUS handler interrupted a call of glebe, or
- *   a fork. EPERM or ENOSYS: userfaultfd is denied or missing. glebe_last_error() has the text.
+ *   memory, or no room for more mappings. EAGAIN: a purge is under way, or the kernel can neither
+ *   keep nor take a page. EDEADLK: a SIGBUS handler interrupted a call of glebe, or a fork. EIO:
+ *   other errors. EPERM or ENOSYS: userfaultfd is denied or missing. glebe_last_error() has the
+ *   text.
  * SIGBUS  A touch of a taken page raises SIGBUS with the code BUS_ADRERR. A handler installed with
  *   SA_SIGINFO, before or after the first mark, finds the address of the page in si_addr, and may
  *   pass it on to the patches' call without a change. The machine context has the address of the
@@ -18,12 +20,9 @@
  *   and write it again.
  * LIMITS  The header works on Linux with the GNU C library, on 64-bit processors that pass the
  *   arguments of a function with `...` like those of any other function: x86-64, aarch64, RISC-V.
- *   MAP_SHARED memory becomes volatile if it is anonymous, of a memfd, or of a file on tmpfs. It is
- *   volatile only for the process of the first call and the children that this process forks later.
- *   The call stops before a file on disk, and returns 0 if the range begins with one. The kernel
- *   takes no MAP_SHARED memory. With -DGLEBE_VRANGE_RECLAIM a thread of the program takes it
- *   whenever memory is short (glebe_vrange_reclaim); without this macro no thread starts. A touch
- *   of memory that the thread took finds zeros and raises no SIGBUS. On x86-64 the number 314 is
+ *   glebe.h says which MAP_SHARED memory can be volatile, and for which processes. The kernel takes
+ *   none of it. With -DGLEBE_VRANGE_RECLAIM a thread of the program takes it whenever memory is
+ *   short (glebe_vrange_reclaim); without this macro no thread starts. On x86-64 the number 314 is
  *   now sched_setattr(2): if `start` is below 4 MiB, the header takes the call for sched_setattr(2)
  *   with a process number. A file that is built with this header cannot define its own function
  *   syscall() or sigaction().
@@ -75,7 +74,7 @@ __attribute__((constructor, unused)) static void glebe_vrange_start_reclaim(void
 #undef GLEBE_VRANGE_THROW
 #endif /* __ASSEMBLER__ */
 
-/* Names that programs expect from the patched kernel's headers: -DGLEBE_VRANGE_NAMES. */
+/* -DGLEBE_VRANGE_NAMES defines names that programs expect from the patched kernel's headers. */
 #ifdef GLEBE_VRANGE_NAMES
 #define VRANGE_VOLATILE 0
 #define VRANGE_NONVOLATILE 1

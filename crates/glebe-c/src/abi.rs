@@ -16,7 +16,6 @@ macro_rules! codes {
     ($($name:ident = $number:literal;)*) => {
         $(pub const $name: c_int = $number;)*
 
-        /// Returns the name of a code.
         pub(crate) fn name_of(code: c_int) -> Option<&'static CStr> {
             let name = match code {
                 $($name => concat!(stringify!($name), "\0"),)*
@@ -182,7 +181,7 @@ macro_rules! structures {
 
         const _: () = assert!($(size_of::<$of>() == size_of::<u64>())&&*);
 
-        // SAFETY: `repr(C)`, and the assertion checks that each member is a word.
+        // SAFETY: the type is `repr(C)`, and the assertion checks that each member is a word.
         unsafe impl Words for $name {
             const NAME: &'static str = stringify!($name);
             const MEMBERS: &'static [&'static str] = &[$(stringify!($member)),*];

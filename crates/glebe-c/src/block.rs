@@ -1,4 +1,4 @@
-//! First class: blocks and promises.
+//! Blocks and promises of first-class clients.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};
@@ -92,7 +92,8 @@ pub extern "C" fn glebe_promise_new(
 pub extern "C" fn glebe_promise_take(promise: glebe_promise, block: Out<glebe_block>) -> c_int {
     call(|| {
         let out = block.checked("block")?;
-        // `glebe_reserve_free` always finds the promise or the block.
+        // The promise stays locked until the block is in its table, so `glebe_reserve_free` counts
+        // one of the two.
         let (process, mut held) = hold(promise)?;
         let make = || {
             let Of { reserve, object } = held.take().ok_or_else(Failure::forked)?;

@@ -1,11 +1,12 @@
 //! The boundary to C: catches panics, keeps each thread's last error, and checks C's pointers.
 //!
-//! Exported functions run their bodies in [`call`] or a variant, which turns a panic into an error
-//! code. Each thread keeps its last failure and formats it only on request.
+//! Most exported functions run their bodies in [`call`] or a variant, which turns a panic into an
+//! error. Each thread keeps its last failure and formats the text only on request.
 //!
 //! # Safety
-//! C passed each [`In`] and [`Out`], as an argument or a member. The header promises that a pointer
-//! is null or has the demanded room until the function returns. C's pointers need no alignment.
+//! Each [`In`] and [`Out`] that is not null came from C, as an argument or a member. The header
+//! promises the required bytes at such a pointer until the function returns. C's pointers need no
+//! alignment.
 #![allow(unsafe_code)]
 
 mod probed;
@@ -25,7 +26,7 @@ use crate::failure::Failure;
 
 pub(crate) use probed::Probed;
 
-/// The largest plausible `size` in bytes. A larger one was never set.
+/// The largest plausible `size` in bytes. A larger value means that the caller did not set it.
 const SIZE_MAX: u64 = 1 << 12;
 const WORD: u64 = size_of::<u64>() as u64;
 
@@ -40,7 +41,7 @@ thread_local!(static LAST: RefCell<Last> = RefCell::default());
 /// Returns the answer of `body`, or the code of its error or panic.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // Locks guard what a panic leaves half done; the rest is dropped.
+    // A panic drops the call's own values, and locks guard all others, so unwinding is safe.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => answer,
         Ok(Err(failure)) => fail(failure),
@@ -69,7 +70,7 @@ pub(crate) fn call_or_errno<T>(failed: T, body: impl FnOnce() -> Result<T, Failu
 #[cold]
 fn fail(failure: Failure) -> c_int {
     let code = failure.code();
-    // A thread that is ending has no `LAST`.
+    // A thread that is ending may have no `LAST` any more.
     let _ = LAST.try_with(|last| last.borrow_mut().failure = Some(failure));
     code
 }
@@ -81,13 +82,14 @@ fn caught(panic: &(dyn Any + Send)) -> Failure {
     Failure::new(GLEBE_ERROR_PANIC, text)
 }
 
-/// Returns the thread's last failure, valid until the thread's next call of this function.
+/// Returns the text of the thread's last failure, valid until the thread's next call of this
+/// function.
 pub(crate) fn last_error() -> *const c_char {
     let text = || {
         LAST.try_with(|last| {
             let mut last = last.borrow_mut();
             let text = last.failure.as_ref().map_or_else(String::new, ToString::to_string);
-            // Only a path can contain a zero byte; the text ends there.
+            // A path may contain a zero byte, which ends the text.
             last.text = CString::new(text).unwrap_or_else(|cut| {
                 let end = cut.nul_position();
                 CString::new(&cut.into_vec()[..end]).unwrap_or_default()
@@ -119,12 +121,12 @@ pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
     name_of(code).unwrap_or(c"unknown").as_ptr()
 }
 
-/// A pointer of C's to memory that is only read, also by other calls meanwhile. It may be
-/// read-only.
+/// A pointer from C to memory that the call only reads. The memory may be read-only, and other
+/// calls may read it meanwhile.
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
-/// A pointer of C's to memory that only this call uses, and fills.
+/// A pointer from C to memory that only this call reads or writes.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -133,7 +135,7 @@ impl<T> Out<T> {
         Self(std::ptr::null_mut())
     }
 
-    /// Returns the address, for an argument that may be no valid pointer.
+    /// Returns the address, for a pointer that may be invalid.
     pub(crate) fn addr(&self) -> usize {
         self.0.expose_provenance()
     }
@@ -156,7 +158,7 @@ impl<T> Out<T> {
     }
 }
 
-/// Refuses null unless `count` is 0, and more elements than memory can hold.
+/// Refuses null if `count` is not 0, and a `count` of more elements than memory can hold.
 fn check_room<T>(at: *const T, count: usize, name: &str) -> Result<(), Failure> {
     if at.is_null() && count > 0 {
         return Err(Failure::null(name));
@@ -175,7 +177,7 @@ impl In<c_void> {
             return Ok(&[]);
         }
         // SAFETY: the header promises `len_bytes` bytes at a pointer that is not null. Bytes that C
-        // never set count as initialized: the compiler cannot see into C's call.
+        // never set count as initialized, because the compiler cannot see into C's code.
         Ok(unsafe { std::slice::from_raw_parts(self.0.cast(), len_bytes) })
     }
 }
@@ -215,7 +217,7 @@ impl In<c_char> {
     }
 }
 
-/// An array of the caller's for the first `capacity` answers, and the place for their total number.
+/// The caller's array for at most `capacity` answers, and the place for the number of all answers.
 pub(crate) struct Array<T> {
     to: Out<T>,
     capacity: usize,
@@ -223,7 +225,6 @@ pub(crate) struct Array<T> {
 }
 
 impl<T> Array<T> {
-    /// Checks both pointers, before anything changes.
     pub(crate) fn new(
         to: Out<T>,
         capacity: usize,
@@ -235,7 +236,7 @@ impl<T> Array<T> {
         Ok(Self { to, capacity, count })
     }
 
-    /// Writes the first `capacity` items, and the total number, which it returns.
+    /// Writes the first `capacity` items, and the number of all items. Returns this number.
     pub(crate) fn set(self, all: impl Iterator<Item = T>) -> usize {
         let mut there = 0;
         for one in all {
@@ -250,7 +251,7 @@ impl<T> Array<T> {
     }
 }
 
-/// A buffer of the caller's for a text, and the place for the room that the text needs.
+/// The caller's buffer for a text, and the place for the number of bytes that the text needs.
 pub(crate) struct Text {
     to: Out<c_char>,
     room: usize,
@@ -268,8 +269,9 @@ impl Text {
         Ok(Self { to, room, needed })
     }
 
-    /// Writes `text` up to its first zero byte, a zero byte, and the room for both in bytes.
-    /// Without a buffer, writes only the room. Fails with `GLEBE_ERROR_BUFFER_TOO_SMALL`.
+    /// Writes `text` up to its first zero byte, then a zero byte, and the number of bytes needed
+    /// for both. With a null buffer, writes only the number. If the buffer is too small, writes the
+    /// number and fails with `GLEBE_ERROR_BUFFER_TOO_SMALL`.
     pub(crate) fn set(self, text: impl AsRef<[u8]>) -> Result<c_int, Failure> {
         let bytes = text.as_ref().split(|byte| *byte == 0).next().unwrap_or_default();
         let needed = bytes.len() + 1;
@@ -291,7 +293,7 @@ impl Text {
     }
 }
 
-/// Refuses a size that no structure has. The smallest has one member.
+/// Refuses an implausible size. The smallest structure has one member beside the size.
 fn check_size<T: Words>(given: u64) -> Result<(), Failure> {
     if !(2 * WORD..=SIZE_MAX).contains(&given) || given % WORD != 0 {
         let (name, least) = (T::NAME, 2 * WORD);
@@ -310,7 +312,7 @@ impl<T: Words> In<T> {
             return Ok(known);
         }
         let words = self.0.cast::<u64>();
-        // SAFETY: the header promises the number of bytes in the first word. `T` consists of words,
+        // SAFETY: the header promises as many bytes as the first word says. `T` consists of words,
         // and at most its size is written.
         unsafe {
             let given = words.read_unaligned();
@@ -335,7 +337,7 @@ pub(crate) struct Fill<T> {
 }
 
 impl<T: Words> Out<T> {
-    /// Checks a structure, before anything changes.
+    /// Checks the pointer and the size of a structure that the call will fill.
     pub(crate) fn sized(self) -> Result<Fill<T>, Failure> {
         let to = self.checked(T::NAME)?.0;
         // SAFETY: the pointer is not null, and the header promises the first word.
@@ -344,15 +346,14 @@ impl<T: Words> Out<T> {
         Ok(Fill { to, given })
     }
 
-    /// Returns `None` if the pointer is null.
     pub(crate) fn sized_if_any(self) -> Result<Option<Fill<T>>, Failure> {
         (!self.0.is_null()).then(|| self.sized()).transpose()
     }
 }
 
 impl<T: Words> Fill<T> {
-    /// Fills the members that both sides know, zeroes the rest, and sets the first word to the
-    /// bytes filled.
+    /// Fills the members that caller and library know, zeroes the caller's other members, and sets
+    /// the first word to the number of bytes filled.
     pub(crate) fn set(self, value: &T) -> c_int {
         let both = self.given.min(size_of::<T>() as u64);
         let to = self.to.cast::<u8>();
@@ -365,7 +366,7 @@ impl<T: Words> Fill<T> {
         GLEBE_OK
     }
 
-    /// Fills statistics by name; other members become 0.
+    /// Fills each member with the statistic of the same name; other members become 0.
     pub(crate) fn set_lines(self, lines: &[Line]) -> c_int {
         let mut value = T::default();
         let words = std::ptr::from_mut(&mut value).cast::<u64>();

@@ -1,4 +1,4 @@
-//! Second class: the page cache.
+//! The page cache of second-class clients.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int, c_void};
@@ -26,7 +26,6 @@ pub extern "C" fn glebe_cache_new(
     })
 }
 
-/// Refuses another length than a page, before a slice is made.
 fn check_len(len_bytes: usize) -> Result<(), Failure> {
     let page = page_size().bytes();
     if len_bytes as u64 != page.get() {

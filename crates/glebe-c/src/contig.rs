@@ -1,11 +1,12 @@
-//! `glebe_mmap_contig`: the flag `MAP_CONTIG`, which the kernel never got, as a call.
+//! `glebe_mmap_contig`: the flag `MAP_CONTIG` of mmap(2), which the kernel never got, as a
+//! function.
 //!
-//! A process keeps its mappings by first address. Source: "[RFC PATCH 0/3] Add mmap(MAP_CONTIG)
-//! support" (Mike Kravetz, linux-mm, October 2017), mmap(2), posix_mem_offset(3p).
+//! Source: "[RFC PATCH 0/3] Add mmap(MAP_CONTIG) support" (Mike Kravetz, linux-mm, October 2017),
+//! mmap(2), posix_mem_offset(3p).
 //!
 //! # Safety
-//! A mapping's protection changes before anybody has its address. This module never touches its
-//! bytes.
+//! The protection of a mapping changes before the caller gets its address. This module never
+//! touches its bytes.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -25,8 +26,8 @@ use crate::place::{limited, place_of, verify};
 use crate::process::Process;
 use crate::table::lock;
 
-/// Limits of a search: bytes to search, ms to search, ms to wait for others that change the pools.
-/// 0 means the library's default.
+/// Limits of `glebe_mmap_contig`: bytes to search, ms to search, and ms to wait for other processes
+/// that change the hugetlb pools. 0 means the library's default.
 static LIMITS: Mutex<[u64; 3]> = Mutex::new([0; 3]);
 
 #[cold]
@@ -74,13 +75,13 @@ fn map(
     }
     let (start, mapped) = (contig.mapping().addr(), contig.len());
     if !matches!(protection, Protection { read: true, write: true, execute: false }) {
-        // SAFETY: all of the new mapping, whose address nobody has. Later only the caller uses its
-        // bytes.
+        // SAFETY: the range is all of the new mapping, whose address nobody has. Later only the
+        // caller uses its bytes.
         unsafe { protect(start, mapped, protection) }.map_err(Error::from)?;
     }
     let address = contig.mapping().as_ptr().cast();
     let mapping = Mapped::new(contig);
-    // Forgets mappings that the caller unmapped with munmap(2): the new one took their place.
+    // Forgets mappings at these addresses: the caller must have removed them by munmap(2).
     let mut all = lock(&process.contigs);
     let below = all.range(..start + mapped.as_usize());
     let over = below.filter(|(at, other)| **at + other.contig.len().as_usize() > start);
@@ -127,14 +128,16 @@ pub extern "C" fn glebe_munmap_contig(addr: *mut c_void, len: usize) -> c_int {
             return Err(Failure::new(GLEBE_ERROR_BAD_LEN, text));
         }
         let gone = contigs.remove(&addr.addr());
-        // Unmapping may wait for the pools' lock.
+        // The list is unlocked before the drop, because unmapping may wait for the lock of the
+        // hugetlb pools.
         drop(contigs);
         drop(gone);
         Ok(GLEBE_OK)
     })
 }
 
-/// Calls `look` with the mapping that contains `addr`, and with the offset in it.
+/// Calls `look` with the mapping that contains `addr`, and with the offset of `addr` in the
+/// mapping.
 fn look<R>(
     addr: usize,
     look: impl FnOnce(&Contig, Bytes) -> Result<R, Failure>,

@@ -1,7 +1,7 @@
 //! Copies the caller's file descriptors.
 //!
 //! # Safety
-//! A number of the caller's is used for one copy, which fails if it is not open.
+//! A number from the caller is used only for one copy, which fails if the number is not open.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ pub(crate) fn refused(fd: c_int, why: &str) -> Failure {
     Failure::new(GLEBE_ERROR_BAD_ARGUMENT, format!("the descriptor {fd}: {why}"))
 }
 
-/// Fails with `GLEBE_ERROR_BAD_ARGUMENT` if the descriptor is not open.
+/// Copies a descriptor. Fails with `GLEBE_ERROR_BAD_ARGUMENT`.
 pub(crate) fn copy_of(fd: c_int) -> Result<OwnedFd, Failure> {
     if fd < 0 {
         return Err(refused(fd, "not open"));

@@ -1,4 +1,4 @@
-//! [`Failure`]: the error of a call, with its code and text.
+//! [`Failure`] is the error of a call, with its code and text.
 
 use std::ffi::c_int;
 use std::io::ErrorKind;
@@ -11,7 +11,6 @@ use glebe::{reclaim, swap, vmap, volatile, zpool};
 
 use crate::abi::*;
 
-/// The reason for a refused call, which has changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{text}")]
@@ -52,7 +51,7 @@ impl Failure {
         Self::new(GLEBE_ERROR_BAD_ARGUMENT, format!("{value:#x} is no value of {name}"))
     }
 
-    /// Reads 1 as yes and 0 as no.
+    /// Reads 1 as yes and 0 as no. Refuses other values.
     pub(crate) fn flag(name: &str, value: u64) -> Result<bool, Self> {
         match value {
             0 | 1 => Ok(value == 1),
@@ -115,7 +114,6 @@ impl Failure {
     }
 }
 
-/// Refuses the first member that is not 0.
 pub(crate) fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
     match members.iter().find(|(_, value)| *value != 0) {
         Some((name, value)) => Err(Failure::bad(name, *value)),
@@ -123,7 +121,7 @@ pub(crate) fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
     }
 }
 
-/// Maps an error of the kernel, in every part of the library.
+/// Returns the code of a kernel error, the same in every part of the library.
 fn code_of_os(error: &OsError) -> c_int {
     match error.kind() {
         ErrorKind::OutOfMemory | ErrorKind::StorageFull => GLEBE_ERROR_NO_MEMORY,

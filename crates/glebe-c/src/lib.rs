@@ -1,11 +1,11 @@
 //! The C interface. `include/glebe.h` is its reference.
 //!
 //! Each module in the list uses only modules above it. The crate has no policy: a call checks its
-//! arguments, finds its object by handle, calls the library, and returns a number.
+//! arguments, finds its object by handle, calls the library, and returns the answer.
 //!
-//! A call adds two loads that detect a forked child; on a reserve or a pool, the shared lock of its
-//! thread's lane; for an allocation or a free, a compare-and-exchange on the list of free handles
-//! and the lock of the handle's slot. Calls on different handles share no lock.
+//! For most handles, a call adds two loads, which detect a forked child, and a shared lock on its
+//! object. Making or ending an object adds a compare-and-exchange on the list of free handles.
+//! Here, calls on different handles share no lock.
 #![deny(unsafe_code)]
 
 mod abi;

@@ -1,4 +1,5 @@
-//! [`Mapped`]: a contiguous mapping of the caller's, with a guard against growth.
+//! [`Mapped`] is a contiguous mapping of the caller, with a guard page behind it if that page was
+//! free.
 //!
 //! # Safety
 //! A guard unmaps only its own page.
@@ -32,9 +33,10 @@ impl Mapped {
 struct Guard(usize);
 
 impl Guard {
-    /// Returns `None` if something is mapped there, which also prevents growth.
+    /// Sets the page at `end` aside. Returns `None` on failure, usually because something is mapped
+    /// there, which also prevents growth.
     fn behind(end: usize) -> Option<Self> {
-        // Only on success: the drop of a guard unmaps the page.
+        // A guard is made only on success, because its drop unmaps the page.
         set_aside_at(end, page_size().bytes()).is_ok().then(|| Self(end))
     }
 }

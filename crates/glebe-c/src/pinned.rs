@@ -1,10 +1,10 @@
 //! Stores and regions with C's pins on their memory, as the tables hold them.
 //!
-//! A pin has a counted reference to its store or region, which does not end while it has pins.
+//! A pin has a counted reference to its store or region, which cannot be freed while it has pins.
 //!
 //! # Safety
-//! The reference beside a guard keeps its object alive at a fixed address. The guard is dropped
-//! first.
+//! A guard is a pin of the library. The reference beside the guard keeps the object alive at a
+//! fixed address. The guard is dropped first.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -19,7 +19,7 @@ use crate::abi::glebe_reserve;
 #[derive(Debug)]
 pub(crate) struct Pinnable<T> {
     pub(crate) of: T,
-    /// The reserve of its swap cache; 0 without one.
+    /// The reserve of the store's swap cache, or 0.
     pub(crate) reserve: glebe_reserve,
     pins: AtomicUsize,
 }

@@ -1,7 +1,7 @@
-//! Reports the position of memory, its frames, the holder of the frames, and the proof.
+//! Reports the position of memory, its frames, and what holds the memory in these frames.
 //!
-//! Positions are base pages from the start of a reserve or a mapping. Frames are the original ones;
-//! [`verify`] looks again.
+//! Positions are base pages from the start of a reserve or a mapping. Frames are those at the time
+//! when the memory was mapped; [`verify`] reads them again.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;
@@ -17,8 +17,8 @@ use crate::boundary::{call, Array, Out};
 use crate::failure::Failure;
 use crate::process::{with, Of};
 
-/// Sets the limits that are not 0: bytes to search, ms to search, ms to wait for others that change
-/// the pools.
+/// Sets the limits that are not 0: bytes to search, ms to search, and ms to wait for other
+/// processes that change the hugetlb pools.
 pub(crate) fn limited(
     mut options: Options,
     [search_bytes, search_ms, lock_wait_ms]: [u64; 3],
@@ -35,7 +35,7 @@ pub(crate) fn limited(
     options
 }
 
-/// Returns the number of a source, and the page size in bytes of a hugetlb pool.
+/// Returns the number of a source, and the page size of its hugetlb pool in bytes; 0 for others.
 pub(crate) fn source_of(source: Source) -> (u64, u64) {
     match source {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),

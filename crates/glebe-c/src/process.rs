@@ -1,9 +1,9 @@
-//! [`Process`]: the tables of the calling process.
+//! [`Process`] has the tables of the calling process.
 //!
 //! The first object makes the tables, which are never freed. Volatile and shared regions have other
-//! tables. A forked child that makes an object gets new tables. It never touches its parent's,
-//! whose locks may have been held at the fork. Each handle has the number of its process. Finding
-//! the tables costs two loads and no lock.
+//! tables. A forked child that makes an object gets new tables. The child never touches its
+//! parent's tables, because their locks may have been held at the fork. Each handle has the number
+//! of its process. Finding the tables costs two loads and no lock.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::pinned::{Pinnable, SwapPin};
 use crate::sharing::Pinned;
 use crate::table::{Held, Kind, Table, PROCESSES};
 
-/// An object, and the reserve that it uses; 0 for none.
+/// An object, and the reserve that it uses, or 0.
 #[derive(Clone, Debug)]
 pub(crate) struct Of<T> {
     pub(crate) reserve: glebe_reserve,
@@ -40,9 +40,9 @@ pub(crate) struct Viewed {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Objects {
-    /// In memory of its own.
+    /// A pool in memory of its own.
     Own(Arc<zpool::ObjectPool>),
-    /// On pages that a reserve lends.
+    /// A pool on pages that a reserve lends.
     Lent(LentObjectPool),
 }
 
@@ -96,7 +96,7 @@ macro_rules! tables {
     };
 }
 
-// Kinds 5 and 10, volatile and shared regions, have other tables, which children inherit.
+// Kinds 5 and 10, volatile and shared regions, have other tables, which forked children inherit.
 tables! {
     1 "reserve" glebe_reserve reserves: Reserve, LANES;
     2 "block" glebe_block blocks: Of<Block>, 1;
@@ -118,7 +118,7 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 #[allow(unsafe_code)]
 fn last() -> Option<&'static Process> {
-    // SAFETY: null, or a box that `create` leaked.
+    // SAFETY: the pointer is null, or to a box that `create` leaked.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn with<H: Handle<N>, R, const N: usize>(
     H::table(Process::of(handle)?).with(handle.id(), call)
 }
 
-/// Does what [`with`] does, for a call that only the library refuses.
+/// Does what [`with`] does, for a call that fails only with errors of the library.
 pub(crate) fn on<H: Handle<N, Object = Of<T>>, T, R, E, const N: usize>(
     handle: H,
     call: impl FnOnce(&T) -> Result<R, E>,
@@ -179,7 +179,6 @@ where
     with(handle, |of| Ok(call(&of.object)?))
 }
 
-/// Locks an object exclusively.
 pub(crate) fn hold<H: Handle<N>, const N: usize>(
     handle: H,
 ) -> Result<(&'static Process, Held<'static, H::Object, N>), Failure> {
@@ -192,7 +191,6 @@ pub(crate) fn end<H: Handle<N>, const N: usize>(handle: H) -> Result<i32, Failur
     Ok(GLEBE_OK)
 }
 
-/// Returns the handle of a new object.
 pub(crate) fn insert<H: Handle<N>, const N: usize>(
     process: &Process,
     make: impl FnOnce() -> Result<[H::Object; N], Failure>,
@@ -200,7 +198,7 @@ pub(crate) fn insert<H: Handle<N>, const N: usize>(
     Ok(H::from_id(H::table(process).insert(make)?))
 }
 
-/// Returns the handle of a new object in a reserve, which cannot end meanwhile.
+/// Returns the handle of a new object in a reserve. The reserve cannot end meanwhile.
 pub(crate) fn insert_in<T, H: Handle<N, Object = Of<T>>, const N: usize>(
     reserve: glebe_reserve,
     make: impl FnOnce(&Reserve) -> Result<[T; N], Failure>,
@@ -209,7 +207,6 @@ pub(crate) fn insert_in<T, H: Handle<N, Object = Of<T>>, const N: usize>(
     with(reserve, |of| insert(process, || Ok(make(of)?.map(|object| Of { reserve, object }))))
 }
 
-/// Returns a cheap clone for each lane.
 pub(crate) fn each<T: Clone, const N: usize>(object: T) -> [T; N] {
     std::array::from_fn(|_| object.clone())
 }

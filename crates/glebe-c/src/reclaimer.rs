@@ -1,8 +1,8 @@
 //! Reclaimers and budgets.
 //!
-//! A part is taken out of its table before the reclaimer's table is locked, so no call uses two
-//! objects at once. The reclaimer keeps a weak reference. A look takes locks of volatile memory, so
-//! a thread that may hold one is refused.
+//! A part, for example a region, is taken out of its table before the reclaimer's table is locked,
+//! so no call locks two objects at once. A poll may take locks of volatile memory, so polls and
+//! most other calls refuse a thread that may hold such a lock.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;

@@ -1,7 +1,8 @@
-//! References to an object outside of its table: calls and a reclaimer's looks hold them.
+//! References to an object outside its table. Calls hold them, and reclaimers that look at the
+//! object.
 //!
-//! The call that ends an object waits for them: afterwards the caller may reuse its memory. A
-//! forked child gives up the references of threads that it lacks.
+//! The call that ends an object waits until these references are gone, because its caller may then
+//! reuse the memory. A forked child gives up the references of its parent's threads.
 //!
 //! # Safety
 //! [`forget_others`] has the contract.
@@ -10,10 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A fraction of the time of a look.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// Waits until nobody else has a reference.
+/// Waits until `reference` is the only one, and returns the object.
 pub(crate) fn alone<T>(mut reference: Arc<T>) -> T {
     loop {
         match Arc::try_unwrap(reference) {
@@ -28,7 +28,7 @@ pub(crate) fn alone<T>(mut reference: Arc<T>) -> T {
 ///
 /// # Safety
 /// This process is a child of a fork, and no other thread has run in it. Each other reference
-/// belonged to a thread that stayed with the parent, or is never used or dropped here.
+/// belongs to a thread that only the parent has, or is never used or dropped here.
 pub(crate) unsafe fn forget_others<T>(kept: &Arc<T>) {
     for _ in 1..Arc::strong_count(kept) {
         // SAFETY: the caller guarantees that nobody else gives this reference up; `kept` remains.

@@ -110,12 +110,13 @@ pub extern "C" fn glebe_reserve_shrink(
 pub extern "C" fn glebe_reserve_free(reserve: glebe_reserve) -> c_int {
     call(|| {
         let (process, mut held) = hold(reserve)?;
-        // Counts promises first: a promise that is taken meanwhile is counted as a block.
+        // Counts promises before blocks, because a promise may become a block meanwhile.
         let promises = process.promises.count(|of| of.reserve == reserve);
         let blocks = process.blocks.count(|of| of.reserve == reserve);
         let caches = process.caches.count(|of| of.reserve == reserve);
         let pools = process.zpools.count(|of| of.reserve == reserve);
-        // Counts swap caches first: an area or a store that is made meanwhile is counted itself.
+        // Counts swap caches before areas and stores, because a cache may be freed right after it
+        // made one.
         let swaps = process.swap_caches.count(|of| of.reserve == reserve)
             + process.areas.count(|of| of.reserve == reserve)
             + process.stores.count(|of| of.reserve == reserve);

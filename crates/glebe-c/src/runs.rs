@@ -1,5 +1,5 @@
-//! Ascending runs of pages: cuts and unions. [`Untold`] keeps lost runs that a caller had no room
-//! for.
+//! Cuts and joins ascending runs of pages. [`Untold`] keeps lost runs for which a caller had no
+//! room.
 
 use std::sync::Mutex;
 
@@ -11,8 +11,8 @@ use crate::table::lock;
 pub(crate) struct Untold(Mutex<Vec<Extent>>);
 
 impl Untold {
-    /// Returns the runs that an unmark of `asked` reports: `found`, and earlier ones within
-    /// `asked`. Keeps all but the first `capacity` for a later unmark.
+    /// Returns the lost runs in `asked`: `found`, and those kept from earlier unmarks. Keeps all
+    /// but the first `capacity` for a later unmark.
     pub(crate) fn tell(&self, asked: Extent, found: &[Extent], capacity: usize) -> Vec<Extent> {
         let mut untold = lock(&self.0);
         let (told, mut kept) = split(&untold, asked);
@@ -32,7 +32,6 @@ pub(crate) fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>
     (within, without)
 }
 
-/// Returns `None` if the range is empty.
 pub(crate) fn between(start: u64, end: u64) -> Option<Extent> {
     Extent::new(start, end.saturating_sub(start))
 }

@@ -1,8 +1,8 @@
 //! Shared regions and their pins, as the tables hold them.
 //!
 //! A call on a shared region may wait for a fork, and a fork waits for the tables. So a call takes
-//! a reference ([`Sharing`]) out of the table and holds no lock of it. A pin has a counted
-//! reference; a region with pins is not ended.
+//! a reference ([`Sharing`]) out of the table and then holds no lock of the table. References of
+//! pins are counted, because a region with pins cannot be freed.
 //!
 //! # Safety
 //! The reference beside a pin keeps its region alive. The pin is dropped first.
@@ -39,18 +39,18 @@ impl Sharing {
         lock(&self.purger).clone()
     }
 
-    /// Keeps this purger unless the region has one; returns the one kept. Callers hold the table's
-    /// lock.
+    /// Keeps `purger`, unless the region has one already. Returns the purger that the region has.
+    /// Callers hold the table's lock.
     pub(crate) fn keep(&self, purger: Arc<Purger>) -> Arc<Purger> {
         Arc::clone(lock(&self.purger).get_or_insert(purger))
     }
 
-    /// Counts pins that are being made too.
+    /// Returns the number of pins, also those that are being made.
     pub(crate) fn pins(&self) -> usize {
         self.pins.load(Ordering::Acquire)
     }
 
-    /// Waits for the calls under way, and leaves the file.
+    /// Waits until no call or reclaimer uses the region, and drops it.
     pub(crate) fn end(self: Arc<Self>) {
         drop(references::alone(references::alone(self).shared));
     }
@@ -58,12 +58,13 @@ impl Sharing {
     /// Gives up the parent's references and pins.
     ///
     /// # Safety
-    /// The contract of [`references::forget_others`] holds. The parent's pins are never used.
+    /// The contract of [`references::forget_others`] holds. This process never uses the parent's
+    /// pins.
     pub(crate) unsafe fn forget_parents(self: &Arc<Self>) {
         self.pins.store(0, Ordering::Relaxed);
-        // A lock inside the purger may be held for ever.
+        // The purger is not dropped, because a lock inside it may be held for ever.
         std::mem::forget(lock(&self.purger).take());
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract of both calls.
         unsafe {
             references::forget_others(&self.shared);
             references::forget_others(self);

@@ -1,14 +1,15 @@
-//! [`Slots`]: numbered places that are reused, for any number of threads.
+//! [`Slots`] are numbered places that any number of threads take and give back.
 //!
-//! Chunks of places double in length and are never moved or freed, so a number stays valid. Free
-//! places form a list with an atomic head (Treiber 1986):
+//! Places are in chunks, each twice as long as the one before. Chunks are never moved or freed, so
+//! a number stays valid. Free places form a list with an atomic head (Treiber 1986):
 //!
 //! ```text
 //! head   tag, 32 bits: grows with every change | first free place + 1, 32 bits: 0 = none
 //! ```
 //!
-//! The tag makes a stale head differ from a later head with the same place. Taking and giving cost
-//! one compare-and-exchange each, without a lock. A thread waits only while another adds a chunk.
+//! The tag makes a stale head differ from a later head with the same place. Without contention,
+//! taking or giving a place costs one compare-and-exchange. A thread waits only while another adds
+//! a chunk.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -20,7 +21,7 @@ const CHUNKS: usize = (INDEX_BITS - FIRST.ilog2() + 1) as usize;
 
 #[derive(Debug, Default)]
 struct Slot<S> {
-    /// The next free place + 1, while this place is free.
+    /// While this place is free: the next free place + 1, or 0 at the end of the list.
     next: AtomicU32,
     content: S,
 }
@@ -29,7 +30,7 @@ struct Slot<S> {
 pub(crate) struct Slots<S> {
     chunks: [OnceLock<Box<[Slot<S>]>>; CHUNKS],
     head: AtomicU64,
-    /// Places that were ever taken.
+    /// Number of places that were ever taken.
     used: AtomicU32,
 }
 
@@ -49,7 +50,7 @@ impl<S: Default> Slots<S> {
         }
     }
 
-    /// Returns `None` for a place that was never taken.
+    /// Returns `None` if no chunk has the place.
     pub(crate) fn get(&self, index: u32) -> Option<&S> {
         self.slot(index).map(|slot| &slot.content)
     }
@@ -59,7 +60,6 @@ impl<S: Default> Slots<S> {
         self.chunks.get(chunk)?.get()?.get(offset)
     }
 
-    /// Returns `None` if all places are taken.
     pub(crate) fn take(&self) -> Option<(u32, &S)> {
         let mut head = self.head.load(Ordering::Acquire);
         while let Some(index) = (head as u32).checked_sub(1) {
@@ -95,7 +95,7 @@ impl<S: Default> Slots<S> {
         self.head.compare_exchange_weak(head, new, ok, failed).map(drop)
     }
 
-    /// Iterates over all places that were ever taken.
+    /// Iterates over the places that were ever taken.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &S> {
         (0..self.used.load(Ordering::Acquire)).filter_map(|index| self.get(index))
     }

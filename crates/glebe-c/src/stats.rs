@@ -1,5 +1,5 @@
-//! Statistics as structures, filled by the library's names, and as text. A reserve's are also
-//! served to other processes.
+//! Statistics as structures and as text. A reserve can also serve its statistics to other
+//! processes.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int};

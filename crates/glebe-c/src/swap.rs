@@ -1,4 +1,4 @@
-//! Memory larger than its budget: options, pins and ends of stores and regions.
+//! Swap stores and regions: their options, their pins, and how they end.
 #![allow(unsafe_code)] // exported names
 
 mod area;
@@ -21,7 +21,8 @@ use crate::process::{end, hold, insert, Handle, Process};
 use crate::stats::form;
 use crate::zpool::codec;
 
-/// Calls `to` with the directory and length of a file, or with `None` without a file.
+/// Calls `to` with the directory and maximum length of a file, or with `None` if both are missing.
+/// Refuses one without the other.
 fn file<R>(
     directory: Chars,
     file_bytes: u64,
@@ -59,7 +60,7 @@ fn options(asked: &glebe_swap_options) -> Result<SwapOptions, Failure> {
     })?
 }
 
-/// C's places for a pin, and for the address and length of its bytes.
+/// The caller's places for a pin, and for the address and length of the pinned bytes.
 struct Wanted<P> {
     address: Out<P>,
     len_bytes: Out<usize>,
@@ -67,7 +68,7 @@ struct Wanted<P> {
 }
 
 impl<P> Wanted<P> {
-    /// Checks the pointers, before anything changes.
+    /// Refuses null for the address or the pin, before anything changes.
     fn new(
         address: Out<P>,
         len_bytes: Out<usize>,
@@ -97,7 +98,7 @@ pub extern "C" fn glebe_swap_pin_free(pin: glebe_swap_pin) -> c_int {
     call(|| end(pin))
 }
 
-/// Refuses a store or a region that has pins.
+/// Ends a store or a region. Refuses one that has pins.
 fn end_unpinned<H, T: 'static>(handle: H) -> Result<c_int, Failure>
 where
     H: Handle<LANES, Object = Arc<Pinnable<T>>>,

@@ -7,11 +7,11 @@
 //! The kind is never 0, so no handle is 0. The end of an object increases the generation of its
 //! place, so the handle stays refused until the place has been used 2^32 more times.
 //!
-//! Locks: each place has `N`, one per lane of threads. A call holds its thread's lock, shared; the
-//! call that ends an object holds all, exclusively. If `N` is
-//! [`LANES`](glebe::internal::stats::LANES),
-//! threads in different lanes share no lock; an object that one thread uses at a time needs one.
-//! Lock order: reserve, pool, promise, block, view; swap cache, area; store or region, its pin.
+//! Locks: each place has `N` locks. A thread always uses the same one, that of its lane. A call
+//! holds this lock shared; the call that ends an object holds all `N` exclusively. With `N` =
+//! [`LANES`](glebe::internal::stats::LANES), threads in different lanes share no lock. An object
+//! that one thread uses at a time needs only one lock. Lock order: reserve, pool, promise, block,
+//! view; swap cache, area; store or region, its pin.
 
 use std::array;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -26,7 +26,7 @@ const GENERATION_BITS: u32 = 32;
 const PROCESS_BITS: u32 = 4;
 const PROCESS_SHIFT: u32 = GENERATION_BITS + INDEX_BITS;
 const KIND_SHIFT: u32 = PROCESS_SHIFT + PROCESS_BITS;
-/// Maximum number of processes with handles in a line of descent.
+/// Maximum number of processes with handles in a line from parent to child.
 pub(crate) const PROCESSES: u32 = 1 << PROCESS_BITS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,6 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// Makes the error for a handle that is not open.
     #[cold]
     pub(crate) fn unknown(self, handle: u64) -> Failure {
         let text = format!("{handle:#x} is no {} that is open", self.name);
@@ -45,7 +44,7 @@ impl Kind {
     }
 }
 
-/// Locks a mutex. A panic leaves its value whole, because single assignments change it.
+/// Locks a mutex, also after a panic, because a panic leaves no value half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -64,8 +63,7 @@ impl<T> Entry<T> {
 
 pub(crate) type AllHeld<'a, T> = Vec<RwLockWriteGuard<'a, Entry<T>>>;
 
-/// A lock on its own cache line. A panic leaves the entry whole, because single assignments change
-/// it.
+/// A lock on its own cache line. A panic leaves the entry whole, because no change of it can panic.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Lane<T>(RwLock<Entry<T>>);
@@ -123,7 +121,6 @@ impl<T, const N: usize> Table<T, N> {
             | u64::from(generation)
     }
 
-    /// Returns the place, index and generation of a handle.
     fn find(&self, handle: u64) -> Result<(&Place<T, N>, u32, u32), Failure> {
         let process = (handle >> PROCESS_SHIFT) as u32 & (PROCESSES - 1);
         if handle >> KIND_SHIFT != self.kind.number || process > self.process {
@@ -154,7 +151,6 @@ impl<T, const N: usize> Table<T, N> {
         Ok(self.handle(index, entries[0].generation))
     }
 
-    /// Calls `call` on an object, which cannot end meanwhile.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -169,11 +165,11 @@ impl<T, const N: usize> Table<T, N> {
         }
     }
 
-    /// Waits for the calls on an object, and keeps others out until the answer is dropped.
+    /// Waits for the calls on an object, and keeps new calls out until the result is dropped.
     pub(crate) fn hold(&self, handle: u64) -> Result<Held<'_, T, N>, Failure> {
         let (place, index, generation) = self.find(handle)?;
         let entries = place.alone();
-        // Makes no `Held`, whose drop would give the place back again.
+        // No `Held` is made here, because its drop would give the place back a second time.
         if entries[0].generation != generation || entries[0].value.is_none() {
             return Err(self.kind.unknown(handle));
         }
@@ -189,12 +185,11 @@ impl<T, const N: usize> Table<T, N> {
         Ok(())
     }
 
-    /// Keeps calls off every object until the answer is dropped.
+    /// Keeps calls off every object until the result is dropped.
     pub(crate) fn hold_all(&self) -> AllHeld<'_, T> {
         self.slots.iter().flat_map(Place::alone).collect()
     }
 
-    /// Counts the objects that satisfy `is`.
     pub(crate) fn count(&self, is: impl Fn(&T) -> bool) -> usize {
         let counted = |place: &&Place<T, N>| place.0[0].read().value.as_ref().is_some_and(&is);
         self.slots.iter().filter(counted).count()
@@ -211,12 +206,12 @@ pub(crate) struct Held<'a, T, const N: usize> {
 }
 
 impl<T, const N: usize> Held<'_, T, N> {
-    /// Returns `None` if the object was taken.
+    /// Returns the object, or `None` if it was taken.
     pub(crate) fn get(&self) -> Option<&T> {
         self.entries.iter().flatten().find_map(|entry| entry.value())
     }
 
-    /// Ends the handle; returns `None` if it was ended before.
+    /// Ends the handle. Returns the object, or `None` if it was taken before.
     pub(crate) fn take(&mut self) -> Option<T> {
         let take = |entry: &mut RwLockWriteGuard<'_, Entry<T>>| {
             entry.generation = entry.generation.wrapping_add(1);

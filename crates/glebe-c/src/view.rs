@@ -1,6 +1,6 @@
-//! Views: pages of a file of the caller's, side by side.
+//! Views: pages of the caller's file, mapped side by side.
 //!
-//! A view has its own address space, so freeing the view unmaps it at once.
+//! A view has its own range of addresses, so freeing the view unmaps it at once.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};
@@ -50,7 +50,6 @@ fn extent_of(asked: &glebe_extent) -> Result<Extent, Failure> {
     })
 }
 
-/// Copies the descriptor, which stays the caller's.
 fn adopt(fd: c_int) -> Result<Arc<MemFile>, Failure> {
     let file = MemFile::adopt(copy_of(fd)?);
     Ok(Arc::new(file.map_err(|_| refused(fd, "no memfd, and no file in memory"))?))

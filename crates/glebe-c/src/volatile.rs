@@ -1,7 +1,7 @@
-//! Volatile memory: regions, marks, unmarks and reads. Unmarks report each lost page exactly once.
+//! Volatile memory: regions, marks, unmarks and reads.
 //!
 //! # Safety
-//! The caller vouches for its memory. A claim keeps the memory to one region.
+//! The caller vouches for its memory. A claim keeps other regions off the memory.
 #![allow(unsafe_code)]
 
 mod adopted;
@@ -68,7 +68,7 @@ pub extern "C" fn glebe_volatile_new(
         };
         let address = address.as_ptr();
         let claim = Claim::new(whole_pages(address.addr(), len_bytes)?)?;
-        // SAFETY: the caller vouches for the memory, and the claim keeps it to this region.
+        // SAFETY: the caller vouches for the memory, and the claim keeps other regions off it.
         let over = || Ok(unsafe { options.build_over(address.cast(), len)? });
         Ok(out.set(insert(Some(claim), over)?))
     })
@@ -79,7 +79,7 @@ pub extern "C" fn glebe_volatile_free(region: glebe_volatile) -> c_int {
     call(|| end(region).map(|()| GLEBE_OK))
 }
 
-/// Returns a part that does not keep the region alive.
+/// Returns the region as a part for a reclaimer, which does not keep the region alive.
 pub(crate) fn part(region: glebe_volatile) -> Result<Part, Failure> {
     with(region, |of| Ok(Part::from(&of.region)))
 }
@@ -130,7 +130,7 @@ fn pages_of(range: &Range<Bytes>) -> Result<Extent, Failure> {
     Ok(Extent::new(start, end - start).ok_or(Error::Empty)?)
 }
 
-/// Returns `GLEBE_UNMARK_MORE` if the array has too little room.
+/// Writes the runs. Returns `GLEBE_UNMARK_MORE` if the array has too little room.
 fn told(out: Array<glebe_extent>, capacity: usize, all: &[Extent]) -> c_int {
     match out.set(all.iter().map(glebe_extent::of)) {
         count if count > capacity => GLEBE_UNMARK_MORE,

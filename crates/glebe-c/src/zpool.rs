@@ -94,7 +94,6 @@ fn handle(object: glebe_zobject) -> Result<Handle, Error> {
     Handle::from_raw(object.id).ok_or(Error::Foreign)
 }
 
-/// Refuses an object longer than a page, before a slice is made.
 fn check_len(len: usize) -> Result<(), Failure> {
     let page = page_size().bytes();
     if len as u64 > page.get() {

@@ -1,4 +1,4 @@
-/* Calls every function of glebe.h from C99: results and errors. */
+/* Reserves, blocks, views and the page cache from C99: results and errors. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -51,7 +51,6 @@ static void messages(void) {
     CHECK(glebe_last_error()[0] == 0);
 }
 
-/* Calls before the process has a reserve. */
 static void nothing_there(void) {
     REFUSED(glebe_free(HANDLE(glebe_block, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_free(HANDLE(glebe_block, UINT64_MAX)), GLEBE_ERROR_BAD_HANDLE);
@@ -113,14 +112,13 @@ static void options_are_checked(void) {
     REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BAD_HANDLE);
 }
 
-/* A null pointer for the options means the defaults. */
 static void the_shortest_way(void) {
     glebe_reserve reserve = {0};
     OK(glebe_reserve_new(2 * MIB, NULL, &reserve));
     OK(glebe_reserve_free(reserve));
 }
 
-/* Page size 0 means the smallest hugetlb pool that has or can give pages. */
+/* A page size of 0 means the smallest page size of the hugetlb pools. */
 static void a_pool_of_the_default_page_size(void) {
     glebe_reserve_options options;
     glebe_memory memory;
@@ -272,7 +270,6 @@ static void store(glebe_cache pool, uint64_t object, uint64_t index, const void 
     CHECK(answer == GLEBE_PUT_STORED);
 }
 
-/* Puts and gets two pages and a part of a third in one call. */
 static void runs(glebe_cache pool) {
     size_t page = (size_t)glebe_page_bytes(), len = 2 * page + 7, at;
     unsigned char *in = malloc(len), *out = malloc(len);
@@ -409,7 +406,7 @@ static void fork_is_noticed(glebe_reserve reserve) {
         memory.size = sizeof memory;
         stats.size = sizeof stats;
         alarm(20);
-        /* Before the child has a reserve of its own, and after. */
+        /* Tries all calls before the child has its own reserve, and again after. */
         for (round = 0; round < 2; round++) {
             REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_FORKED);
             CHECK(strstr(glebe_last_error(), "forked") != NULL);

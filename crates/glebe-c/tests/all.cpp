@@ -1,5 +1,5 @@
-// Calls every function of glebe.h from C++11 in several threads: threads share handles, race to
-// free them, and fork while others use them.
+// Reserves, blocks, views and the page cache from C++11: threads share handles, race to free them,
+// and fork while others use them.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +41,6 @@ void messages() {
     CHECK(*glebe_last_error() != 0);
 }
 
-// Fills blocks with the thread's number and finds it still there.
 void first_class(glebe_reserve reserve, int thread) {
     const std::uint64_t page = glebe_page_bytes();
     for (int round = 0; round < ROUNDS; round++) {
@@ -74,7 +73,6 @@ void first_class(glebe_reserve reserve, int thread) {
     }
 }
 
-// Puts and gets pages: a hit has the bytes of its key.
 void second_class(glebe_cache pool, int thread) {
     const std::size_t page = glebe_page_bytes();
     std::vector<unsigned char> in(page, static_cast<unsigned char>(thread)), out(page);
@@ -112,7 +110,7 @@ void by_many_threads(glebe_reserve reserve) {
     CHECK(stats.live_pages + stats.held_pages + stats.free_pages == stats.total_pages);
 }
 
-// If several threads free a handle, one call succeeds.
+// If several threads free a handle, only one call succeeds.
 void ended_once(glebe_reserve reserve) {
     for (int round = 0; round < 200; round++) {
         glebe_block block = {};
@@ -170,7 +168,6 @@ void views_of_a_file() {
     CHECK(close(fd) == 0);
 }
 
-// Frees a cache and a reserve while others use them: each of their calls is done or refused.
 void ended_while_in_use() {
     const std::size_t page = glebe_page_bytes();
     for (int round = 0; round < 20; round++) {
@@ -200,7 +197,7 @@ void ended_while_in_use() {
     }
 }
 
-// Calls in a child are refused and never hang, even if threads held locks at the fork.
+// Calls on inherited handles fail and never hang, even if threads held locks at the fork.
 void forked_in_the_middle(glebe_reserve reserve) {
     std::atomic<bool> stop{false};
     std::thread busy([&] {

@@ -45,7 +45,8 @@ static glebe_contig query(const void *at) {
     return contig;
 }
 
-/* Returns true if `body` in a child exits with 0, or dies of `signal` unless that is 0. */
+/* Runs `body` in a child. Returns true if the child exits with 0 or, if `signal` is not 0, is
+ * killed by it. */
 static int child_ends(int (*body)(unsigned char *), unsigned char *at, int signal) {
     int status = 0;
     pid_t pid = fork();
@@ -147,8 +148,8 @@ static size_t mapped(void) {
     return bytes;
 }
 
-/* Asks for executable memory until it is refused for another reason than ENOMEM or EPERM: all
- * processes of a user share the limit of locked memory. */
+/* Asks for executable memory again while it is refused with ENOMEM or EPERM, because all processes
+ * of a user share the limit of locked memory. */
 static void *executable(int prot) {
     void *at = MAP_FAILED;
     for (int tries = 0; tries < 3000; tries++) {
@@ -160,7 +161,7 @@ static void *executable(int prot) {
     return at;
 }
 
-/* Other processes use huge pages too: if none is free, the call fails with ENOMEM before EACCES. */
+/* If other processes use all huge pages, the call fails with ENOMEM before EACCES. */
 static void execution_fails(int with_huge) {
     const int prots[] = {PROT_EXEC, PROT_READ | PROT_EXEC, BOTH | PROT_EXEC};
     for (size_t n = 0; n < sizeof prots / sizeof prots[0]; n++) {
@@ -180,7 +181,7 @@ static void execution_fails(int with_huge) {
 static int execution_is_refused(unsigned char *huge) {
     if (prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)) return 77;
     execution_fails(huge != NULL);
-    /* The first calls above made the mappings that all later calls share. */
+    /* The calls above made mappings that later calls use again. */
     size_t before = mapped();
     execution_fails(huge != NULL);
     CHECK(mapped() == before);
@@ -216,9 +217,9 @@ static void an_address_is_kept_or_refused(void) {
     if (again == at) OK(glebe_munmap_contig(at, page));
 }
 
-/* While a child holds the lock of the hugetlb pools, a call waits for its time limit only. */
+/* While a child holds the lock of the hugetlb pools, a call waits only until its time limit. */
 static void a_wait_for_the_pools_ends(void) {
-    /* Living processes, this one too, lock bytes behind these. */
+    /* Each living process, also this one, has locked a byte behind this range. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = (off_t)1 << 40};
     size_t len = (size_t)4 << 30; /* more than is idle */
     char holder[32], byte = 1;
@@ -248,7 +249,6 @@ static void a_wait_for_the_pools_ends(void) {
     CHECK(close(ready[0]) == 0 && close(ready[1]) == 0);
 }
 
-/* A search with a limit of 1 byte and 1 ms ends at once, and its error says so. */
 static void a_search_keeps_to_its_bounds(void) {
     size_t len = (size_t)256 << 20;
     OK(glebe_mmap_contig_limits(1, 1, 0));

@@ -99,7 +99,7 @@ static void a_purge_takes_what_is_volatile(int file) {
     mark(bytes, 1, 2);
     CHECK(lost_are(bytes, 0, 0) && unmark(bytes, 4, 1) == 0);
     mark(bytes, 4, 1);
-    /* A purge takes the pages that became volatile first. */
+    /* A purge takes pages in the order in which they became volatile. */
     CHECK(purge(1) == 1 && lost_are(bytes, 5, 1));
     CHECK(unmark(bytes, 0, 5) == 0 && unmark(bytes, 5, 3) == 1 && unmark(bytes, 5, 3) == 0);
     CHECK(purge(PAGES) == 0 && lost_are(bytes, 5, 1));
@@ -181,7 +181,6 @@ static void other_memory_is_left_alone(void) {
     end(bytes);
 }
 
-/* A program may unmap a part of volatile memory. */
 static void a_hole_is_no_error(void) {
     unsigned char *bytes = map(-1);
     fill(bytes);

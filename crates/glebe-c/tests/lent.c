@@ -1,4 +1,4 @@
-/* Calls every function of glebe.h for object pools on a reserve from C99, with each page cache. */
+/* Object pools on a reserve from C99, with each codec of the page cache. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <sys/wait.h>
@@ -162,7 +162,7 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     if (on_recall == 1) {
         OK(glebe_alloc_with(reserve, 4 * MIB / page, 1, GLEBE_ANY, &block));
         OK(glebe_free(block));
-        /* Two pages of the lower half are held: only the upper half has room. */
+        /* Two pages of the lower half are held, so only the upper half has room. */
         OK(glebe_alloc_with(reserve, 4 * MIB / page - 2, 1, GLEBE_ANY, &below));
         OK(glebe_alloc_with(reserve, 2, 1, GLEBE_ANY, &last));
         OK(glebe_free(below));

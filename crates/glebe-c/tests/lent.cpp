@@ -1,5 +1,5 @@
-// Calls every function of glebe.h for object pools on a reserve from C++11 in several threads,
-// while first class takes the reserve again and again.
+// Object pools on a reserve from C++11 in several threads, while first class takes the reserve
+// again and again.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -15,7 +15,7 @@ constexpr int THREADS = 3;
 const unsigned ROUNDS = unsigned(share(3000, 2));
 constexpr std::uint64_t MIB = std::uint64_t{1} << 20;
 
-// Stores and reads objects that carry `mark`, so that bytes of another object are noticed.
+// Stores and reads objects that carry `mark`, so that another thread's bytes are noticed.
 void one(glebe_zpool pool, unsigned mark, std::size_t page) {
     std::vector<unsigned char> bytes(page), found(page);
     std::vector<glebe_zobject> objects;

@@ -111,7 +111,7 @@ static void blocks(uint64_t source) {
     contig.size = 8;
     REFUSED(glebe_block_query(low, 0, &contig), GLEBE_ERROR_BAD_SIZE);
     REFUSED(glebe_reserve_query(reserve, 0, &contig), GLEBE_ERROR_BAD_SIZE);
-    /* A program built before the structure had positions. */
+    /* A program built before the structure had its last two members. */
     memset(older, 0xff, sizeof older);
     older[0] = 8 * sizeof older[0];
     OK(glebe_block_query(low, 0, (glebe_contig *)older));
@@ -125,7 +125,6 @@ static void blocks(uint64_t source) {
     OK(glebe_reserve_free(reserve));
 }
 
-/* A reserve that grows and shrinks: its length and frames before and after. */
 static void resized(void) {
     glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
     glebe_reserve reserve;
@@ -218,14 +217,14 @@ static void reasons(void) {
     char *line;
 
     options.preferred_run_bytes = 1024 * MIB;
-    options.search_bytes = 4 * MIB; /* for pages of a pool: without effect here, and no error */
+    options.search_bytes = 4 * MIB; /* only for pages of a pool, but no error here */
     reserve = create(&options, 2 * MIB);
     memory.size = sizeof memory;
     OK(glebe_reserve_memory(reserve, &memory));
     OK(glebe_reserve_why_not(reserve, text, sizeof text, &needed));
     CHECK(strstr(text, "sought") != NULL && strlen(text) + 1 == needed);
     for (line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) lines++;
-    /* The run that was sought, and a line for each of these. */
+    /* One line for the run that was sought, one for a missing pin, and one for counted writers. */
     CHECK(lines >= (size_t)(1 + (memory.pinned == 0) + (memory.writers == GLEBE_WRITERS_COUNTED)));
     REFUSED(glebe_reserve_why_not(reserve, text, 3, &needed), GLEBE_ERROR_BUFFER_TOO_SMALL);
     REFUSED(glebe_reserve_why_not(reserve, NULL, 3, &needed), GLEBE_ERROR_NULL);
@@ -255,7 +254,6 @@ static void statistics_as_text(void) {
     REFUSED(glebe_reserve_format_stats(reserve, 0, text, 1, &needed), GLEBE_ERROR_BAD_HANDLE);
 }
 
-/* Prints the answer of the process that serves at `path`. */
 static void ask(const char *path) {
     struct sockaddr_un at;
     size_t have = 0;

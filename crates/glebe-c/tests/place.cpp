@@ -15,7 +15,7 @@ constexpr std::uint64_t MIB = std::uint64_t(1) << 20;
 constexpr int THREADS = 4;
 const int ROUNDS = share(500, 2);
 
-// Returns a text; asks again until it fits, since it may grow meanwhile.
+// Returns a text. Asks again while the buffer is too small, because the text may grow meanwhile.
 template <typename Call> std::string text_of(Call call) {
     std::vector<char> text(1);
     std::size_t needed = 0;
@@ -35,7 +35,7 @@ std::uint64_t position(glebe_block block, std::uint64_t offset_bytes) {
     return contig.position_pages;
 }
 
-// Blocks that are held at the same time have different positions, and keep them.
+// Blocks that exist at the same time have different positions.
 void blocks(glebe_reserve reserve, std::vector<std::atomic<int>> &owners, int thread) {
     const std::uint64_t page = glebe_page_bytes();
     for (int round = 0; round < ROUNDS; round++) {
@@ -69,7 +69,7 @@ void questions(glebe_reserve reserve, std::uint64_t pages) {
     }
 }
 
-// The reserve grows and shrinks while others use it; its first part stays.
+// Grows and shrinks the reserve while other threads use it.
 void resized(glebe_reserve reserve) {
     for (int round = 0; round < ROUNDS / 25; round++) {
         std::uint64_t came = 0, went = 0;

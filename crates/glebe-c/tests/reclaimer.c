@@ -97,7 +97,6 @@ static void a_budget_allows_all_without_a_reclaimer(void) {
     REFUSED(glebe_budget_free(budget), GLEBE_ERROR_BAD_HANDLE);
 }
 
-/* Checks which objects can be a part, and that a part has one reclaimer. */
 static void parts(void) {
     glebe_reclaimer one = create(), other = create();
     glebe_reserve_options options;
@@ -167,7 +166,6 @@ static void parts(void) {
     OK(glebe_reclaimer_free(one));
 }
 
-/* The descriptor is readable only while a look is due. */
 static void the_descriptor_tells_when_to_look(void) {
     glebe_reclaimer reclaimer = create();
     glebe_reclaimer_stats stats;
@@ -289,7 +287,7 @@ static void fork_is_noticed(void) {
     OK(glebe_volatile_free(region));
 }
 
-/* The margin becomes a quarter of the cgroup's limit: 72 MiB of 96 in use leave too little. */
+/* The margin is cut to a quarter of the cgroup's limit of 96 MiB, so 72 MiB in use are too many. */
 static glebe_reclaimer create_short(void) {
     glebe_reclaimer_options options;
     glebe_reclaimer reclaimer = {0};

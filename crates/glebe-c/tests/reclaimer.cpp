@@ -44,7 +44,6 @@ glebe_reclaimer create() {
     return reclaimer;
 }
 
-// After a region over the caller's memory is freed, another region can use this memory.
 void memory_is_the_callers_again(glebe_reclaimer reclaimer) {
     const std::size_t len = 16 * glebe_page_bytes();
     void *at = mmap(nullptr, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -100,7 +99,7 @@ void forked_under_a_look(glebe_reclaimer reclaimer) {
     OK(glebe_shared_free(shared));
 }
 
-// Parts are added and freed during looks. If several threads free a reclaimer, one call succeeds.
+// Parts are added and freed during looks. If several threads free a reclaimer, one succeeds.
 void parts_come_and_go() {
     for (int round = 0; round < share(20, 4); round++) {
         const glebe_reclaimer reclaimer = create();

@@ -30,7 +30,6 @@ static unsigned char *data_of(glebe_shared shared) {
     return address;
 }
 
-/* Fills each granule with its number + 1. */
 static void fill(glebe_shared shared) {
     uint64_t n;
     for (n = 0; n < GRANULES; n++) memset(data_of(shared) + n * page, (int)n + 1, (size_t)page);
@@ -288,7 +287,6 @@ static void two_processes(void) {
     OK(glebe_shared_free(shared));
 }
 
-/* The pins of a killed process end with it. */
 static void killed_with_a_pin(void) {
     glebe_shared shared = create(NULL);
     char told = 0;
@@ -338,7 +336,7 @@ static void descriptors(void) {
     CHECK(purge(shared, 2) == 1);
     OK(glebe_pin_free(pinned));
     OK(glebe_shared_free(shared));
-    /* Marks last while any process has the file open. */
+    /* Marks last while any handle of the file is open. */
     CHECK(purge(same, 2) == 1);
     CHECK(glebe_shared_unmark(same, 0, 2 * page, NULL, 0, &count) == GLEBE_UNMARK_MORE);
     OK(glebe_shared_free(same));
@@ -442,7 +440,6 @@ static int made_with_sigbus(glebe_shared *shared) {
     return 0;
 }
 
-/* With `sigbus` a touch of a lost page raises SIGBUS. */
 static void touches(void) {
     glebe_shared shared = {0};
     struct sigaction action;
@@ -487,7 +484,7 @@ static void tamper(int fd) {
     free(zeros);
 }
 
-/* No call on a pin ends by SIGBUS, whatever others did to the file. */
+/* No call on a pin ends by SIGBUS, whatever another process does to the file. */
 static void uncounted_pins(void) {
     glebe_shared shared = {0};
     glebe_pin pinned;
@@ -511,7 +508,6 @@ static void uncounted_pins(void) {
     CHECK(ends_well(child));
 }
 
-/* A region over the caller's memory, which a child shares. */
 static void memory_of_the_callers(void) {
     const size_t len = GRANULES * page;
     glebe_shared_options options;

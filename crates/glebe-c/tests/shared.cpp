@@ -66,7 +66,6 @@ void use(glebe_shared shared, unsigned seed, unsigned rounds) {
     }
 }
 
-// Fills and marks all granules for good; pins report the lost ones.
 void prepare(glebe_shared shared) {
     glebe_pin pin = {};
     OK(glebe_pin_new(shared, 0, GRANULES * page(), &pin));
@@ -120,7 +119,6 @@ void by_threads_and_processes() {
     OK(glebe_shared_free(shared));
 }
 
-// If several threads free a region, one call succeeds; the others' calls are done or refused.
 void ended_while_in_use() {
     for (int round = 0; round < 50; round++) {
         const glebe_shared shared = create();
@@ -151,7 +149,6 @@ void ended_while_in_use() {
     }
 }
 
-// Opens regions by descriptor and by name, as other processes do.
 void other_ways() {
     const glebe_shared shared = create();
     glebe_shared same = {};

@@ -1,4 +1,4 @@
-/* Calls every function of glebe.h for swap from C99: results and errors. */
+/* Swap from C99: results and errors. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -61,7 +61,6 @@ static void is_the_object(glebe_swap_store store, glebe_swap_object object, size
     OK(glebe_swap_pin_free(pin));
 }
 
-/* Calls before the process has a swap object. */
 static void nothing_there(void) {
     REFUSED(glebe_swap_store_free(HANDLE(glebe_swap_store, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_swap_region_free(HANDLE(glebe_swap_region, 1)), GLEBE_ERROR_BAD_HANDLE);
@@ -181,7 +180,6 @@ static void objects(glebe_swap_store store) {
     CHECK(stats.stored_pages == 0 && stats.resident_pages == 0);
 }
 
-/* Arguments that no store accepts, and other mistakes of the caller. */
 static void refused(glebe_swap_store store, glebe_swap_store other) {
     unsigned char *out = malloc(LEN);
     glebe_swap_object object = insert(store, 1, LEN), made = {0, 0};
@@ -242,7 +240,6 @@ static void refused(glebe_swap_store store, glebe_swap_store other) {
     OK(glebe_swap_pin_free(pin));
     REFUSED(glebe_swap_pin_free(pin), GLEBE_ERROR_BAD_HANDLE);
 
-    /* A call with a short buffer writes the needed length and keeps the object. */
     REFUSED(glebe_swap_store_take(store, object, out, LEN, NULL), GLEBE_ERROR_NULL);
     len = 0;
     REFUSED(glebe_swap_store_take(store, object, out, 5, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
@@ -417,7 +414,6 @@ static void by_address(glebe_swap_region region) {
     OK(glebe_swap_region_get_stats(region, &stats));
     CHECK(stats.loaded > 0 && stats.stored_pages > 0 && stats.over_budget_pages == 0);
 
-    /* Reads and writes across a page border. */
     fill(out, 5000, sizeof out);
     OK(glebe_swap_region_write(region, page - 1000, out, sizeof out));
     memset(out, 0, sizeof out);
@@ -429,7 +425,6 @@ static void by_address(glebe_swap_region region) {
     REFUSED(glebe_swap_region_read(region, 0, NULL, 2), GLEBE_ERROR_NULL);
     REFUSED(glebe_swap_region_write(region, 0, NULL, 2), GLEBE_ERROR_NULL);
 
-    /* Loads pages before they are touched, evicts them next, and discards them. */
     OK(glebe_swap_region_get_stats(region, &stats));
     loaded = stats.loaded + stats.retouched_pages;
     OK(glebe_swap_region_will_need(region, 100 * page, 10 * page));
@@ -572,7 +567,6 @@ static void areas(glebe_swap_cache cache) {
     free(bytes);
 }
 
-/* Asks for more pages than an area may have, with files of any length. */
 static void too_many_pages(glebe_swap_cache cache, glebe_swap_area *area) {
     static const uint64_t pages[] = {((uint64_t)1 << 28) + 1, (uint64_t)1 << 52, (uint64_t)1 << 63,
                                      UINT64_MAX - 4096, UINT64_MAX};
@@ -632,7 +626,6 @@ static void caches(void) {
     OK(glebe_reserve_free(reserve));
 }
 
-/* Takes a whole reserve, and gives it back. */
 static void recall_all(glebe_reserve reserve) {
     glebe_block *blocks = malloc(16 * MIB / 4096 * sizeof *blocks);
     size_t count = 0;
@@ -688,13 +681,13 @@ static void a_file_in_idle_memory(void) {
     OK(glebe_reserve_free(reserve));
 }
 
-/* Returns the number of objects or pages below `count` whose bytes are in the nameless file. */
+/* Returns how many objects or pages below `count` have their first bytes in the nameless file. */
 static size_t in_the_file(size_t count) {
     char path[64];
     unsigned char some[64], *bytes;
     FILE *file;
     size_t n, found = 0, len;
-    /* Opens the file again: the library's descriptor may use O_DIRECT. */
+    /* Opens the file again, because the library's descriptor may use O_DIRECT. */
     snprintf(path, sizeof path, "/proc/self/fd/%d", nameless_file());
     file = fopen(path, "rb");
     CHECK(file != NULL && (bytes = malloc(16 * MIB)) != NULL);
@@ -708,7 +701,6 @@ static size_t in_the_file(size_t count) {
     return found;
 }
 
-/* Checks the bytes in the files of stores, regions and areas, plain or encrypted. */
 static void files_encrypted(int encrypt) {
     const glebe_reserve none = {0};
     glebe_swap_options options = no_options();
@@ -795,7 +787,7 @@ int main(void) {
     glebe_swap_region region = {0};
     int code;
 
-    /* Installed before the first region: glebe's handler goes in front of this one. */
+    /* This handler is installed before the first region, so glebe's handler is in front of it. */
     memset(&ours, 0, sizeof ours);
     ours.sa_sigaction = on_sigbus;
     ours.sa_flags = SA_SIGINFO;

@@ -1,5 +1,5 @@
-// Calls every function of glebe.h for swap from C++11 in several threads: objects change while the
-// budget changes, all threads touch one region, and areas change their policy.
+// Swap from C++11 in several threads: objects change while the budget changes, all threads touch
+// one region, and areas change their policy.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -47,7 +47,6 @@ private:
     std::size_t len_ = 0;
 };
 
-// Each thread has its own objects; all share one budget.
 void objects_of(glebe_swap_store store, int thread) {
     std::vector<std::pair<glebe_swap_object, std::string>> mine;
     for (unsigned n = 0; n < 300; n++) {
@@ -158,7 +157,6 @@ void in_idle_memory() {
     OK(glebe_reserve_free(reserve));
 }
 
-// Frees a store while other threads use it: each call is done, or refused as a bad handle.
 void ended_while_used() {
     glebe_swap_store store = {};
     OK(glebe_swap_store_new(MIB, nullptr, &store));

@@ -106,7 +106,7 @@ static void arguments_are_checked(void) {
     memset(other + page, 3, page);
     bad[0] = (int *)8;
     bad[1] = (int *)other;                           /* read only */
-    bad[2] = (int *)(void *)(other + 2 * page - 2);  /* half of it is mapped */
+    bad[2] = (int *)(void *)(other + 2 * page - 2);  /* half of it is accessible */
     bad[3] = (int *)(void *)(bytes + page);          /* lost */
     CHECK(mprotect(other + 2 * page, page, PROT_NONE) == 0);
     for (n = 0; n < 4; n++) {
@@ -123,7 +123,8 @@ static void arguments_are_checked(void) {
     end(bytes);
 }
 
-/* `purged` may be inside the range: no page is lost before the call has written it. */
+/* `purged` may be inside the range, because no page is lost before the call has written
+ * `purged`. */
 static void the_answer_may_lie_in_the_range(void) {
     unsigned char *bytes = lose(1, 1);
     int *purged = (int *)(void *)bytes;
@@ -181,7 +182,7 @@ static void others_are_the_kernels(void) {
 static unsigned char *volatile said;
 static volatile int calls, answered, said_purged;
 
-/* A handler as such programs have it: relies on si_addr being a page's address. */
+/* A handler as such programs have it, which takes si_addr for the address of a page. */
 static void refill(int signal, siginfo_t *info, void *context) {
     int purged = 9;
     (void)context;
@@ -275,7 +276,6 @@ static void other_touches_have_their_address(void) {
     CHECK(munmap(at, page) == 0 && close(file) == 0);
 }
 
-/* Memory of MAP_SHARED becomes volatile; a touch of a purged page finds zeros. */
 static void shared_memory(void) {
     unsigned char *at;
     int purged = 9;

@@ -123,14 +123,12 @@ static void refuses(void) {
     CHECK(other >= 0);
     REFUSED(glebe_view_new(other, extents, 1, &view), GLEBE_ERROR_OS);
     CHECK(close(other) == 0);
-    /* A refused call writes nothing and leaves nothing behind. */
     CHECK(view.id == 4321);
     OK(glebe_view_new(fd, extents, 1, &view));
     OK(glebe_view_free(view));
     CHECK(close(fd) == 0);
 }
 
-/* Asks for more mappings than views may have, and then for fewer. */
 static void has_a_limit(void) {
     unsigned long most = 0, i;
     glebe_extent *extents;

@@ -1,5 +1,5 @@
-/* Calls every function of glebe.h for volatile memory from C99: results and errors. Pages are lost
- * by glebe_volatile_drop_now(), or for glebe_vrange() by madvise(). */
+/* Volatile memory from C99: results and errors. Pages are lost by glebe_volatile_drop_now(), or for
+ * glebe_vrange() by madvise(). */
 #define _DEFAULT_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -30,7 +30,6 @@ static glebe_volatile map(uint64_t engine, uint64_t pages) {
     return region;
 }
 
-/* Returns true if the machine supports the engine. */
 static int has_engine(uint64_t engine) {
     glebe_volatile_options options;
     glebe_volatile region = {0};
@@ -69,7 +68,6 @@ static unsigned char *address_of(glebe_volatile region) {
     return address;
 }
 
-/* Fills each page with its number + 1. */
 static void fill(unsigned char *bytes, size_t pages) {
     size_t n;
     for (n = 0; n < pages; n++) memset(bytes + n * page, (int)(n + 1), page);
@@ -206,7 +204,6 @@ static void losses_are_told(uint64_t engine) {
     free(buffer);
 }
 
-/* If the array is too short, the region remembers all losses. */
 static void surplus_runs_are_kept(uint64_t engine) {
     glebe_volatile region = map(engine, PAGES);
     glebe_extent runs[3] = {{9, 9}, {9, 9}, {9, 9}};
@@ -277,7 +274,6 @@ static void ranges_are_checked(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* Every function refuses handles of another kind, freed handles, and invalid ones. */
 static void all_refused(glebe_volatile region, int code) {
     glebe_volatile_stats stats;
     glebe_extent run;
@@ -350,7 +346,6 @@ static void statistics(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* Child and parent each have a copy of the region, with its marks and losses. */
 static void fork_takes_regions_along(uint64_t engine) {
     glebe_volatile region = map(engine, 4);
     unsigned char *bytes = address_of(region);
@@ -383,7 +378,7 @@ static void fork_takes_regions_along(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* A child made without the C library may have locks held forever: its calls are refused at once. */
+/* A child made without the C library may have locks held forever, so its calls are refused. */
 static void cloned_children_are_refused(void) {
     glebe_volatile region = map(GLEBE_ENGINE_AUTO, 1), other = {77};
     int status = 0;
@@ -531,7 +526,6 @@ static void refused_over(void *at, size_t len, const glebe_volatile_options *opt
     CHECK(purged == 7);
 }
 
-/* Both calls that take the caller's memory refuse memory that cannot be volatile. */
 static void other_memory_is_refused(uint64_t engine) {
     glebe_volatile_options options;
     glebe_volatile shared = {0};
@@ -560,7 +554,7 @@ static void other_memory_is_refused(uint64_t engine) {
     bytes = anonymous(4, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     CHECK(mmap(bytes + 2 * page, page, PROT_READ | PROT_WRITE,
                MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == bytes + 2 * page);
-    /* glebe_vrange() would take it. */
+    /* Only glebe_vrange() accepts shared memory. */
     REFUSED(over(bytes, 4 * page, &options, &shared), GLEBE_ERROR_SHARED);
     CHECK(munmap(bytes + 2 * page, page) == 0);
     refused_over(bytes, 4 * page, &options, GLEBE_ERROR_UNMAPPED);
@@ -573,7 +567,6 @@ static void other_memory_is_refused(uint64_t engine) {
     CHECK(munmap(bytes, 4 * page) == 0);
 }
 
-/* Both calls refuse memory that belongs to glebe. */
 static void glebes_own_memory(uint64_t engine) {
     glebe_volatile region = map(engine, 2), other = {77};
     glebe_reserve_options options;
@@ -597,7 +590,6 @@ static void glebes_own_memory(uint64_t engine) {
     CHECK(strstr(glebe_last_error(), "glebe's own") != NULL);
     CHECK(glebe_vrange(own, page, GLEBE_VRANGE_VOLATILE, &purged) == 0);
     CHECK(glebe_vrange(first, page, GLEBE_VRANGE_VOLATILE, &purged) == 0);
-    /* The call stops at the end of the caller's mapping. */
     before = mmap(own - page, page, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (before == own - page) {
@@ -625,7 +617,6 @@ static void no_cap(uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-/* Marks more separate ranges than the map budget allows, in a child. */
 static void the_map_budget_ends(void) {
     unsigned long limit = 0;
     int status = 0;
@@ -706,7 +697,7 @@ static void touches_are_refilled(int is_over) {
         CHECK(sigaction(SIGBUS, &action, NULL) == 0);
     }
     OK(refilled(own, 8 * page, &options, refill, copy, &region));
-    /* A new handler in front of glebe's may not pass signals on: the next region is refused. */
+    /* A new handler in front of glebe's may not pass signals on, so the next region is refused. */
     if (!is_over) {
         struct sigaction glebes;
         glebe_volatile second = {77};
@@ -738,7 +729,6 @@ static void touches_are_refilled(int is_over) {
     free(copy);
 }
 
-/* Checks what the call of the patches counts, and where it stops. */
 static void vrange_as_the_patches_have_it(void) {
     int length = (int)(8 * page), purged = 9;
     unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
@@ -764,7 +754,7 @@ static void vrange_as_the_patches_have_it(void) {
     }
     CHECK(touched == bytes + 3 * page + 5);
     CHECK(sigaction(SIGBUS, &before, NULL) == 0);
-    /* An intact part; then a range with a loss that was made volatile in two calls. */
+    /* First an intact part, then a range with a loss, which became volatile in two calls. */
     CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == (int)(2 * page));
     CHECK(purged == 0 && has(bytes, 1, 2));
     CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == length);
@@ -869,7 +859,7 @@ static void vrange_strictly(void) {
 
 static volatile sig_atomic_t answered, said_purged;
 
-/* Handles a touch of a lost page as programs of the patches do, or by mapping it anew. */
+/* Handles a touch of a lost page as programs of the patches do, or by mapping a new page. */
 static void make_good(int signal, siginfo_t *info, void *context) {
     unsigned char *at = info->si_addr;
     int purged = 9;
@@ -883,7 +873,6 @@ static void make_good(int signal, siginfo_t *info, void *context) {
     memset(at, 7, page);
 }
 
-/* Loses pages, lets the handler restore them, and checks them. */
 static void *lose_and_make_good(void *unused) {
     unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     int round, n, purged = 9, length = (int)(8 * page);
@@ -903,13 +892,14 @@ static void *lose_and_make_good(void *unused) {
 
 static unsigned char *volatile touched_in_fork;
 
-/* Registered before glebe's steps around fork: runs after them, while they hold glebe's locks. */
+/* Was registered before glebe's fork steps, so it runs after them, while they hold glebe's
+ * locks. */
 static void touch_in_fork(void) {
     if (touched_in_fork != NULL) CHECK(*(volatile unsigned char *)touched_in_fork == 7);
 }
 
 /* A handler may make the call if the program's own code touched the page. Inside another call or a
- * fork the call is refused: it would wait for itself. */
+ * fork the call is refused, because the thread would wait for itself. */
 static void vrange_in_a_handler(void) {
     struct sigaction action;
     int status = 0;
@@ -991,8 +981,8 @@ static void *vrange_again_and_again(void *bytes) {
     return NULL;
 }
 
-/* Forks while another thread makes the first calls of a process without a region, and later: no
- * child may find a lock held forever. The results of the calls do not matter. */
+/* Forks while another thread makes the first calls of a process, and later ones: no child may find
+ * a lock held forever. The results of the thread's calls do not matter. */
 static void first_calls_beside_forks(void) {
     unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     int round, n, status = 0;

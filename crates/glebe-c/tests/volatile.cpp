@@ -1,5 +1,5 @@
-// Calls every function of glebe.h for volatile memory from C++11 in several threads: threads mark,
-// lose and find parts of a region, free regions that others use, and fork meanwhile.
+// Volatile memory from C++11 in several threads: threads mark, lose and find parts of a region,
+// free regions that others use, and fork meanwhile.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,7 +54,7 @@ void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t fi
         CHECK(got == GLEBE_READ_LOST);
     }
     std::vector<bool> told(PART);
-    // All runs at once, or two per call.
+    // Each unmark has room for all runs, or for two.
     const std::size_t room = round % 2 == 0 ? PART : 2;
     std::vector<glebe_extent> runs(room);
     int answer;
@@ -68,7 +68,7 @@ void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t fi
                 told[runs[run].start_pages - first + n] = true;
     } while (answer == GLEBE_UNMARK_MORE);
     for (std::uint64_t n = 0; n < PART; n++) {
-        // The kernel may have taken and reported more pages. A page not reported is intact.
+        // The kernel may have taken more pages, which are reported, too. All others are intact.
         CHECK(!is_lost[n] || told[n]);
         OK(glebe_volatile_read(region, (first + n) * page, buffer.data(), page, nullptr));
         CHECK(buffer[0] == (told[n] ? 0 : n + 1) && buffer[page - 1] == buffer[0]);
@@ -98,7 +98,6 @@ void by_many_threads(std::uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-// If several threads free a region, one call succeeds; the others' calls are done or refused.
 void ended_while_in_use() {
     const std::uint64_t page = glebe_page_bytes();
     for (int round = 0; round < share(50, 2); round++) {
@@ -159,7 +158,7 @@ void forked_in_the_middle(std::uint64_t engine) {
     OK(glebe_volatile_free(region));
 }
 
-// Threads make regions over parts of the same memory, by both calls, and never share a part.
+// Each thread makes regions over its part of one mapping, with both interfaces.
 void of_the_callers_memory() {
     const std::size_t page = std::size_t(glebe_page_bytes());
     void *const at = mmap(nullptr, THREADS * PART * page, PROT_READ | PROT_WRITE,
@@ -191,12 +190,11 @@ void of_the_callers_memory() {
     CHECK(munmap(at, THREADS * PART * page) == 0);
 }
 
-// Page n of the region has the byte n + 1 everywhere.
+// Page n of `data` has the byte n + 1 everywhere.
 extern "C" const void *refill(std::uint64_t offset_bytes, std::size_t, void *data) {
     return static_cast<unsigned char *>(data) + offset_bytes;
 }
 
-// Several threads touch lost pages: each is refilled, and no loss is reported.
 void refilled_for_many_threads() {
     const std::size_t page = std::size_t(glebe_page_bytes()), pages = THREADS * PART;
     const glebe_volatile probe = map(GLEBE_ENGINE_SCAN, 1);
@@ -223,7 +221,7 @@ void refilled_for_many_threads() {
             for (std::size_t n = 0; n < pages; n++)
                 CHECK(bytes[n * page + first] == n + 1 && bytes[(n + 1) * page - 1] == n + 1);
         });
-        // Each page was touched after its drop; the kernel has taken any other lost page.
+        // Each dropped page was touched and refilled, so the kernel took any page that is lost.
         std::vector<glebe_extent> runs(pages);
         std::vector<bool> lost(pages);
         std::size_t count = 0;

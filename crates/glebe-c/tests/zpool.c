@@ -1,4 +1,4 @@
-/* Calls every function of glebe.h for object pools from C99: results and errors. */
+/* Object pools from C99: results and errors. */
 #define _DEFAULT_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -24,7 +24,6 @@ static glebe_zpool create(uint64_t limit_bytes, uint64_t at_limit, uint64_t comp
     return pool;
 }
 
-/* Writes the bytes of object `n` and returns their number. */
 static size_t bytes_of(size_t n, unsigned char *bytes) {
     size_t len = 1 + n * 131 % 2000, i;
     for (i = 0; i < len; i++) bytes[i] = (unsigned char)(n * 31 + i * 7 + (i >> 8));
@@ -40,7 +39,6 @@ static void is_the_object(glebe_zpool pool, glebe_zobject object, size_t n) {
     CHECK(found_len == len);
 }
 
-/* Calls before the process has a pool. */
 static void nothing_there(void) {
     REFUSED(glebe_zpool_free(HANDLE(glebe_zpool, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_zpool_free(HANDLE(glebe_zpool, UINT64_MAX)), GLEBE_ERROR_BAD_HANDLE);
@@ -129,7 +127,6 @@ static void objects(glebe_zpool pool, glebe_zpool other) {
             GLEBE_ERROR_BAD_HANDLE);
     CHECK(again.id == 55);
 
-    /* A call with a short buffer writes the needed length. */
     memset(found, 1, page + 1);
     REFUSED(glebe_zpool_read(pool, object, found, 3, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
     CHECK(len == 4 && found[3] == 1);
@@ -249,7 +246,7 @@ static void limits(void) {
     is_the_object(refuses, object, n - 2);
     REFUSED(glebe_zpool_set_limit(refuses, MIB), GLEBE_ERROR_LIMIT_BELOW_HELD);
     REFUSED(glebe_zpool_set_limit(refuses, 0), GLEBE_ERROR_LIMIT_BELOW_HELD);
-    /* The limit is what the pool holds now, and room in case it picks other size classes. */
+    /* The limit is above what the pool holds now, because the pool may pick other size classes. */
     OK(glebe_zpool_set_limit(refuses, stats_of(refuses).held_bytes + MIB / 8));
     is_the_object(refuses, object, n - 2);
 
@@ -269,7 +266,6 @@ static void limits(void) {
     OK(glebe_zpool_free(evicts));
 }
 
-/* Stores and reads the same objects with each codec. */
 static void codecs(void) {
     static glebe_zobject all[OBJECTS];
     unsigned char bytes[2000];
@@ -300,7 +296,6 @@ static void codecs(void) {
     CHECK(stored[GLEBE_CODEC_ZSTD] < stored[GLEBE_CODEC_NONE]);
 }
 
-/* Calls that only read may get read-only memory. */
 static void objects_from_memory_that_is_read_only(void) {
     size_t page = (size_t)glebe_page_bytes(), len = 0;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -376,7 +371,6 @@ static void statistics(void) {
     OK(glebe_zpool_free(pool));
 }
 
-/* Checks that every call on `pool` returns `code` and writes nothing. */
 static void all_refuse(glebe_zpool pool, glebe_zobject object, int code) {
     glebe_zpool_stats stats;
     glebe_compacted done = {7, 7};
@@ -399,7 +393,6 @@ static void all_refuse(glebe_zpool pool, glebe_zobject object, int code) {
     CHECK(made.id == 7 && len == 7 && buffer[0] == 0 && done.moved == 7);
 }
 
-/* Calls in a child on inherited handles fail with FORKED and change nothing in the parent. */
 static void fork_is_noticed(glebe_zpool pool) {
     glebe_zobject object = {0};
     size_t len = 0;
@@ -415,7 +408,6 @@ static void fork_is_noticed(glebe_zpool pool) {
         alarm(20);
         all_refuse(pool, object, GLEBE_ERROR_FORKED);
         CHECK(strstr(glebe_last_error(), "forked") != NULL);
-        /* Again, now that the child has a pool of its own. */
         own = create(MIB, 0, 0);
         all_refuse(pool, object, GLEBE_ERROR_FORKED);
         OK(glebe_zpool_insert(own, "child", 5, &object));

@@ -1,5 +1,5 @@
-// Calls every function of glebe.h for object pools from C++11 in several threads: objects change
-// during compaction, pools are freed while others use them, and the process forks meanwhile.
+// Object pools from C++11 in several threads: objects change during compaction, pools are freed
+// while others use them, and the process forks meanwhile.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,7 +96,7 @@ void by_many_threads(glebe_zpool pool) {
     CHECK(text.find("\"objects\"") != std::string::npos);
 }
 
-// Threads fill a pool beyond its limit; reads of evicted objects say so.
+// Threads fill a pool beyond its limit. Reads of evicted objects return GLEBE_ERROR_STALE.
 void evicted_under_others() {
     const unsigned rounds = 4000; // with fewer, a single thread might stay below the limit
     const glebe_zpool pool = create(2 * MIB, 1, GLEBE_CODEC_NONE);
@@ -126,7 +126,6 @@ void evicted_under_others() {
     OK(glebe_zpool_free(pool));
 }
 
-// If several threads free a pool, one call succeeds; the others' calls are done or refused.
 void ended_while_in_use() {
     for (int round = 0; round < 50; round++) {
         const glebe_zpool pool = create(MIB, 1, GLEBE_CODEC_AUTO);
@@ -145,7 +144,6 @@ void ended_while_in_use() {
     }
 }
 
-// Calls in a child are refused and never hang, even if threads held locks at the fork.
 void forked_in_the_middle(glebe_zpool pool) {
     std::atomic<bool> stop{false};
     std::thread busy([&] {

@@ -1,5 +1,5 @@
-//! `glebe bank` manages movable memory blocks, which programs use until a contiguous run is drawn
-//! from them.
+//! `glebe bank` manages movable memory blocks. Programs use them until glebe allocates a contiguous
+//! run from them.
 
 use std::io::{self, Write};
 
@@ -20,24 +20,24 @@ pub struct BankArgs {
 
 #[derive(clap::Subcommand)]
 enum BankCommand {
-    /// Make LEN of memory movable and keep it so: programs and page cache use it meanwhile (root)
+    /// Make LEN of memory movable; programs and page cache use it meanwhile (root)
     Add {
-        /// How much, rounded up to whole memory blocks
+        /// Length, rounded up to whole memory blocks
         #[arg(value_parser = parse)]
         len: Bytes,
         /// Print the blocks that would be taken, and touch none
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show what the bank has and who uses it; a user other than root sees only its possible size
+    /// Show the bank and its use; users other than root see only how much memory is movable
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Give LEN of the bank back to the kernel, or all of it; blocks that are drawn on stay (root)
+    /// Give LEN of the bank back to the kernel, or all; blocks with drawn pages stay (root)
     Drop {
-        /// How much, rounded up to whole memory blocks; all unless given
+        /// Length, rounded up to whole memory blocks; all if not given
         #[arg(value_parser = parse)]
         len: Option<Bytes>,
     },
@@ -79,7 +79,7 @@ fn drop_some(wanted: Option<Bytes>, out: &mut dyn Write) -> Outcome {
 fn status(as_json: bool, out: &mut dyn Write) -> Outcome {
     let (machine, status) = match bank::status() {
         Ok(status) => (status.machine, Some(status)),
-        // Another user than root cannot read the record, but the kernel's list of blocks.
+        // Users other than root cannot read the record, but can read the kernel's list of blocks.
         Err(Error::NoBlocks { .. }) => (bank::movable()?, None),
         Err(error) => return Err(error.into()),
     };
@@ -102,7 +102,7 @@ fn status(as_json: bool, out: &mut dyn Write) -> Outcome {
     if let Some(status) = &status {
         print_notes(&status.notes, out)?;
     }
-    // The bank's blocks are movable.
+    // Without movable memory there is no bank.
     if status.as_ref().map_or(movable == Bytes::ZERO, |status| status.blocks.is_empty()) {
         writeln!(out, "no bank: nothing is set aside (to make one, as root: glebe bank add 4G)")?;
     } else if status.is_none() {

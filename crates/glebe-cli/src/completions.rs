@@ -10,7 +10,7 @@ use crate::{Cli, Outcome};
 /// Options of `glebe completions`.
 #[derive(clap::Args)]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 

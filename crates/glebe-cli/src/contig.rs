@@ -1,4 +1,4 @@
-//! `glebe contig` shows which contiguous memory the machine has or could have, and sets it aside.
+//! `glebe contig` shows the machine's contiguous memory, sets some aside, and gives it back.
 
 mod explain;
 mod map;
@@ -23,18 +23,18 @@ pub struct ContigArgs {
 
 #[derive(clap::Subcommand)]
 enum ContigCommand {
-    /// Show the pools of huge pages, free memory in large blocks, and what holds pages in place
+    /// Show pools of huge pages, free memory in large blocks, and the means to hold pages in place
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Say whether one run of LEN could be had now, by which means; if not, what would help
+    /// Say whether glebe can get one run of LEN now, and how; if not, what would help
     Explain {
-        /// How much, such as 64M or 1G
+        /// Length of the run, for example 64M or 1G
         #[arg(value_parser = parse)]
         len: Bytes,
-        /// Take it for a moment and tell what came
+        /// Take the run for a moment and say what came
         #[arg(long = "try")]
         attempt: bool,
         /// With --try: write the certificate here, readable by its owner alone
@@ -43,9 +43,9 @@ enum ContigCommand {
     },
     /// Add LEN to the machine's pool of huge pages, for every program, until the next boot
     Reserve(reserve::ReserveArgs),
-    /// Give pages of the machine's pool back to the system, as many as are free
+    /// Give free pages of the machine's pool back to the system
     Release(release::ReleaseArgs),
-    /// Draw the machine's physical memory: the runs of its pools, and what lies between (root)
+    /// Draw the machine's physical memory: free, pools of huge pages, other uses (root)
     Map {
         /// An SVG file to write; without one the map is text, as wide as the terminal
         file: Option<PathBuf>,

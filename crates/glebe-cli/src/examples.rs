@@ -1,6 +1,5 @@
 //! The examples of each subcommand, for `--help` and the manual pages.
 
-/// A command line, and what it does.
 pub(crate) type Entry = (&'static str, &'static str);
 
 fn examples_of_bank(page: &str) -> &'static [Entry] {
@@ -28,8 +27,8 @@ fn examples_of_bank(page: &str) -> &'static [Entry] {
 fn examples_of_serve(page: &str) -> &'static [Entry] {
     match page {
         "glebe-serve" => &[
-            ("glebe serve --memcached -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
-            ("glebe serve --memcached -s /run/cache.sock", "At a Unix socket alone."),
+            ("glebe serve -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
+            ("glebe serve -s /run/cache.sock", "At a Unix socket only."),
             (
                 "glebe serve --memcached --config /etc/glebe-serve.toml",
                 "Options from a file that has, say, memory-limit = 512 and threads = 2.",

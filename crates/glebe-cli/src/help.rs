@@ -1,12 +1,10 @@
-//! The command line with what clap does not generate: the subcommands in groups, and examples at
-//! the end of each help.
+//! Adds to clap's help the subcommands in groups, and examples at the end.
 
 use clap::{Command, CommandFactory};
 
 use crate::examples::examples;
 use crate::Cli;
 
-/// A heading for each group of subcommands.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Look", &["probe", "contig", "stats"]),
     ("Use", &["run", "serve", "reclaim", "demo"]),
@@ -14,7 +12,6 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Rest", &["zpool", "man", "completions", "help"]),
 ];
 
-/// Returns the command line that users meet.
 pub(crate) fn command() -> Command {
     let mut command = with_examples(Cli::command(), "glebe");
     command.build();

@@ -1,8 +1,8 @@
 //! The `glebe` command: command line, dispatch, exit status.
 //!
 //! A new subcommand needs a file with its options and a function `run`, a variant of [`Command`],
-//! and an arm in [`dispatch`]. `run` writes only to the given output, so that `main` can end every
-//! subcommand quietly at a closed pipe.
+//! and an arm in [`dispatch`]. `run` writes to standard output only through `out`, so that `main`
+//! can end every subcommand quietly at a closed pipe.
 
 mod bank;
 mod completions;
@@ -52,86 +52,86 @@ enum Command {
     /// the kernel may take it as soon as memory is short. The program needs no change: the library
     /// libglebe_malloc.so is preloaded.
     ///
-    /// Sets LD_PRELOAD, with the library before what is there, and GLEBE_MALLOC, the options of the
-    /// allocator. Of an option that is given more than once the last counts: first come those in
-    /// GLEBE_MALLOC, then --option in their order, then --signal, then --stats. Then this process
-    /// becomes the program, whose exit status, signals and process number are as if it had been
-    /// started directly. What the program starts inherits both variables.
+    /// The command puts the library first in LD_PRELOAD and the allocator's options into
+    /// GLEBE_MALLOC. If an option is given twice, the last one counts: the command reads
+    /// GLEBE_MALLOC first, then each --option, then --signal, then --stats. Then this process
+    /// becomes the program, so exit status, signals and process number are the program's own.
+    /// Programs that the program starts inherit both variables.
     ///
-    /// A program that would run without the library is refused: one that is linked statically, for
-    /// another C library (musl) or another processor, or that gains privileges (setuid, setgid,
-    /// file capabilities), for which the loader ignores LD_PRELOAD. For a script, the program that
-    /// reads it is checked. A program that may be executed but not read is started with a warning,
-    /// a file that is neither ELF nor a script (binfmt_misc) without one. A program that brings an
-    /// allocator of its own goes on using that, which --stats shows.
+    /// The command refuses a program that would run without the library: a static one, one for
+    /// another C library (musl) or another processor, and one that gains privileges (setuid,
+    /// setgid, file capabilities), because the loader then ignores LD_PRELOAD. For a script it
+    /// checks the interpreter. It warns about a program that it may execute but not read. It starts
+    /// other files (binfmt_misc) without a check. A program with an allocator of its own keeps
+    /// using it; --stats shows that.
     Run(run::RunArgs),
-    /// Contiguous memory: what there is, what can be had, setting aside
+    /// Look at contiguous memory, ask for a run, set memory aside
     Contig(contig::ContigArgs),
     /// Memory that all use until a contiguous run is drawn (root)
     ///
-    /// The bank is memory blocks that are kept movable: programs and page cache use them, and the
-    /// source `blocks` evacuates them within a fraction of a second, whatever lies there. The
-    /// kernel cannot use movable memory for itself: at most a quarter of memory may be so.
+    /// The bank is a set of movable memory blocks. Programs and page cache use them. The source
+    /// `blocks` moves these pages elsewhere within a fraction of a second. The kernel cannot use
+    /// movable memory for itself, so the bank takes at most a quarter of memory.
     Bank(bank::BankArgs),
     /// Show a reserve at work, compared with the kernel
     Demo(demo::DemoArgs),
     /// Show the statistics of reserves in running programs
     ///
     /// A program serves the statistics of a reserve by calling `serve_stats()`, as the demo does.
-    /// Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and `/run/user/UID/glebe`; only a
-    /// process of the same user can be read, or any by root.
+    /// This command looks for the sockets in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and
+    /// `/run/user/UID/glebe`. Root can read all, other users their own.
     Stats(stats::StatsArgs),
     /// Serve idle contiguous memory to other programs, as memcached does
     ///
-    /// Makes a reserve and keeps items in what its first class does not use. Any client of
-    /// memcached can use it by its text or meta protocol; neither the binary protocol nor UDP is
-    /// spoken. The options are memcached's where there is one; those that only tune memcached's own
-    /// memory are read and have no effect.
+    /// The server makes a reserve and keeps items in its idle pages. Clients use memcached's text
+    /// or meta protocol; the server has no binary protocol and no UDP. Options have memcached's
+    /// names. Options that only tune memcached's own memory are accepted and have no effect.
     ///
-    /// The first line of the output says where the memory comes from. The server runs in the
-    /// foreground; SIGTERM and SIGINT end it and give the memory back, SIGHUP changes nothing. A
-    /// socket that systemd hands over is served in place of its own, and systemd is told once the
-    /// server is ready.
+    /// The first line of the output names the kind of memory. The server runs in the
+    /// foreground. SIGTERM and SIGINT end it and give the memory back; SIGHUP changes nothing. If
+    /// systemd hands over a socket, the server uses that one. The server tells systemd when it is
+    /// ready.
     ///
-    /// When `glebe recall` takes memory, clients see misses of the items that were in it; no value
-    /// is torn. The command `stats` counts them as `recalled_items`, and says as `limit_now` what
-    /// is left of the limit.
+    /// If `glebe recall` takes memory, clients miss the items that were in it; no value is torn.
+    /// The command `stats` counts these items as `recalled_items`, and shows the remaining limit as
+    /// `limit_now`.
     #[cfg(feature = "serve")]
     Serve(Box<serve::ServeArgs>),
     /// Take memory inside a running `glebe serve`, and give it back
     ///
-    /// Prints how much was taken, in how many runs and how fast; all that there is, if that is less
-    /// than was asked for. The memory is given back after the time, or when this command ends
-    /// before. Only the user that the server runs as can ask, or root.
+    /// The command prints how much memory it took, in how many runs, and how fast. If the server
+    /// has less than you ask for, the command takes all of it. It gives the memory back after the
+    /// time, or when it ends earlier. Only root and the server's user may run it.
     #[cfg(feature = "serve")]
     Recall(recall::RecallArgs),
     /// Purge volatile memory that processes share when memory is short
     ///
-    /// For files of `glebe::volatile::Shared`, on tmpfs or memfds, whose processes mark what can
-    /// be made again. Runs in the foreground, one process for any number of files. When less than
-    /// the margin is left it takes marked memory that no process has pinned: the lowest priority of
-    /// all files first, and within it what was marked first. It takes no more than is missing. Page
-    /// cache that the kernel can drop counts as left. It
-    /// watches the memory cgroups above itself, or those given, and what is available in the
-    /// machine; a look at these is due more often the less there is, and when the kernel tells of
-    /// usage or of stalls (PSI, or MEMORY_PRESSURE_WATCH).
+    /// The files are files of `glebe::volatile::Shared`, on tmpfs or as memfds. Processes mark the
+    /// contents that they can make again. The command runs in the foreground; one process serves
+    /// any number of files. If less memory than the margin is left, it purges marked memory that no
+    /// process has pinned: the lowest priority of all files first, then the oldest marks. It purges
+    /// only as much as is missing. Page cache that the kernel can drop counts as memory that is
+    /// left. The command looks at the memory cgroups above itself, or at the given ones, and at the
+    /// machine's available memory. It looks more often if less is left, and when the kernel reports
+    /// usage or stalls (PSI, or MEMORY_PRESSURE_WATCH).
     ///
-    /// Standard error gets one line an event. A path may come to name another file, which is then
-    /// purged too; the one before is kept until no process uses it. A file that no process uses is
-    /// not volatile, and nothing of it goes. SIGTERM and SIGINT end the command, a second one at
-    /// once; SIGHUP opens the files anew. systemd is told when it is ready.
+    /// The log on standard error has one line for each event. If a path later names another file,
+    /// the command purges that file too, and keeps the earlier one until no process uses it. A file
+    /// that no process uses is not volatile, so nothing of it is purged. SIGTERM and SIGINT end the
+    /// command, a second one at once. SIGHUP opens the files again. The command tells systemd when
+    /// it is ready.
     ///
-    /// One purger a file: the second ends with status 1, or waits for the first with --wait.
-    /// --once and --dry-run work beside one.
+    /// A file has one purger. A second one ends with status 1; with --wait it waits for the first.
+    /// --once and --dry-run work beside a purger.
     ///
-    /// As root, with files of others: what a file holds is never taken as an address or a length
-    /// that was not checked. Symbolic links are refused in the last part of a path; FIFOs, devices
-    /// and files that are not on tmpfs are not opened; a file that is cut meanwhile is left alone.
-    /// Whoever may write a file decides what is purged of it, can keep it from being purged (by
-    /// pins, or the lock of its purger), and can make looks at it slow: give each user whom you do
-    /// not trust a purger of its own, as that user. Names of processes in the log are what these
-    /// wrote into the file themselves. Directories of a path should be writable by none but those
-    /// whose files may be purged.
+    /// Run as root with other users' files, the command checks each address and length that it
+    /// reads from a file. It refuses a symbolic link as the last part of a path. It opens no FIFO,
+    /// no device and no file outside tmpfs, and leaves a file alone that is cut meanwhile. A user
+    /// who may write a file decides what is purged of it, can keep it from being purged (by pins,
+    /// or by the lock of its purger), and can slow the looks at it. So give each user whom you do
+    /// not trust a purger of its own, run as that user. The log shows process names as the
+    /// processes wrote them into the file. Only users whose files may be purged should have write
+    /// access to the directories of a path.
     Reclaim(reclaim::ReclaimArgs),
     /// Print the size classes of a pool of compressed objects
     Zpool(zpool::ZpoolArgs),
@@ -144,14 +144,12 @@ enum Command {
 /// An [`io::Error`] means that writing the output failed.
 type Outcome = Result<(), Box<dyn Failure>>;
 
-/// How long `mend` waits for the lock of the memory blocks.
 const MEND_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Repairs the memory blocks that killed processes left. Reads one file if nothing needs repair. A
-/// failure does not stop the command.
+/// Repairs memory blocks that killed processes left. A failure does not stop the command.
 fn mend(command: &Command) {
-    // `glebe bank` mends by itself. The others do not use the machine's memory, and programs read
-    // their output.
+    // `glebe bank` makes the repairs by itself. The other commands listed here do not use memory
+    // blocks.
     if matches!(
         command,
         Command::Bank(_)
@@ -164,12 +162,11 @@ fn mend(command: &Command) {
     }
     let told = match mend_blocks(MEND_PATIENCE) {
         Ok(notes) => notes,
-        // The holder of the lock has mended.
+        // The process that holds the lock makes the repairs.
         Err(Error::Os(error)) if error.kind() == io::ErrorKind::TimedOut => Vec::new(),
         Err(error) => vec![error.to_string()],
     };
     for note in told {
-        // Standard error may be closed.
         let _ = writeln!(io::stderr(), "glebe: {note}");
     }
 }
@@ -223,18 +220,18 @@ fn main() -> ExitCode {
     };
     mend(&cli.command);
     let mut out = BufWriter::new(io::stdout().lock());
-    // The details of a failed check must reach the user.
+    // Flushes even after an error, because the details of a failed check must reach the user.
     let outcome = match dispatch(&cli.command, &mut out) {
         Err(error) if !error.is::<io::Error>() => out.flush().map_err(Into::into).and(Err(error)),
         other => other.and_then(|()| Ok(out.flush()?)),
     };
     let Err(error) = outcome else { return ExitCode::SUCCESS };
-    // Dropping the buffer would repeat the failed write.
+    // Takes the buffer apart, because its drop would repeat a failed write.
     drop(out.into_parts());
     failed(&*error)
 }
 
-/// Prints the error, unless the reader closed the pipe.
+/// Prints the error and returns the exit status. A closed pipe counts as success.
 fn failed(error: &(dyn Failure + 'static)) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
@@ -247,7 +244,7 @@ fn failed(error: &(dyn Failure + 'static)) -> ExitCode {
     }
 }
 
-/// Prints help and version to standard output, errors to standard error.
+/// Prints clap's help, version or error, and returns the exit status.
 fn other_than_run(said: &clap::Error) -> ExitCode {
     let printed = said.print().and_then(|()| io::stdout().flush());
     match printed {
@@ -257,7 +254,6 @@ fn other_than_run(said: &clap::Error) -> ExitCode {
     }
 }
 
-/// Returns true if the reader closed the pipe (`| head`).
 fn is_closed_pipe(error: &(dyn Failure + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -12,17 +12,15 @@ use clap_mangen::Man;
 
 use crate::{run, Cli, Outcome, EXIT_STATUS};
 
-/// Date of the release.
 const DATE: &str = "2026-11-21";
 
 /// Options of `glebe man`.
 #[derive(clap::Args)]
 pub struct ManArgs {
-    /// Where to; made if it is missing
+    /// Directory to write to; made if it is missing
     dir: PathBuf,
 }
 
-/// Writes the pages and prints their paths.
 pub fn run(args: &ManArgs, out: &mut dyn Write) -> Outcome {
     let dir = &args.dir;
     fs::create_dir_all(dir).map_err(|e| format!("mkdir({}): {e}", dir.display()))?;
@@ -34,7 +32,7 @@ pub fn run(args: &ManArgs, out: &mut dyn Write) -> Outcome {
         let mut text = Vec::new();
         man.render(&mut text)?;
         let text = String::from_utf8(text)?.replace(".SH EXTRA\n", ".SH \"EXIT STATUS\"\n");
-        // Some formatters break twice at an empty line between breaks.
+        // Avoids an empty line between breaks, at which some formatters break twice.
         let text = text.replace("\n.br\n\n.br\n", "\n.sp\n");
         let file = man.get_filename();
         let text = text + &sections::of(file.trim_end_matches(".1"), &command);
@@ -57,7 +55,7 @@ fn man(page: Command) -> Man {
         "run" => run::EXIT_STATUS,
         _ => EXIT_STATUS,
     };
-    // clap_mangen puts the text after the help into a section `EXTRA`.
+    // clap_mangen puts the text after the help into a section `EXTRA`, which `run` renames.
     Man::new(page.after_help(exit_status)).date(DATE).source(release).manual("User Commands")
 }
 

@@ -13,13 +13,13 @@ use crate::{serve, size, usage, Outcome};
 /// Options of `glebe recall`.
 #[derive(clap::Args)]
 pub struct RecallArgs {
-    /// How much: a number and K, M, G or T
+    /// Amount: a number and K, M, G or T
     #[arg(value_parser = size::parse)]
     size: Bytes,
-    /// For how long: a number and ms, s or m
+    /// Time to keep the memory: a number and ms, s or m
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = time)]
     time: Duration,
-    /// The control socket of the server; without it, that of the only one that runs
+    /// The server's control socket; not needed if only one server runs
     #[arg(long, value_name = "FILE")]
     control: Option<PathBuf>,
 }
@@ -37,13 +37,12 @@ fn time(text: &str) -> Result<Duration, String> {
     number.checked_mul(millis).map(Duration::from_millis).ok_or_else(|| "too long".into())
 }
 
-/// Asks a server to recall memory, and waits until the server has it back.
 pub fn run(args: &RecallArgs, out: &mut dyn Write) -> Outcome {
     let path = match &args.control {
         Some(path) => path.clone(),
         None => {
             let found = served::dirs().into_iter().flat_map(|dir| server::controls_in(&dir));
-            // A killed server leaves its socket file behind.
+            // Skips the socket file that a killed server leaves behind.
             let is_alive = |path: &PathBuf| std::os::unix::net::UnixStream::connect(path).is_ok();
             let mut found: Vec<PathBuf> = found.map(|(_, path)| path).filter(is_alive).collect();
             match (found.pop(), found.is_empty()) {

@@ -1,7 +1,7 @@
 //! `glebe reclaim` purges shared volatile memory when memory is short.
 //!
-//! One thread waits for the reclaimer, which says when to look at memory, for signals, and for the
-//! next check of the files. Each check reports the bytes purged since the last one.
+//! One thread waits until a poll of the reclaimer is due, a signal arrives, or the next check of
+//! the files is due. Each check logs the bytes purged since the last check.
 
 mod files;
 mod log;
@@ -36,29 +36,28 @@ pub struct ReclaimArgs {
     /// Files of shared volatile memory: on tmpfs, or memfds as /proc/PID/fd/N
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// A memory cgroup whose limit counts, by its directory, in place of those above this process;
-    /// can be given several times
+    /// Directory of a memory cgroup to watch, in place of those above this process; may be repeated
     #[arg(long = "cgroup", value_name = "DIR")]
     cgroups: Vec<PathBuf>,
-    /// How much is to be had at all times; without it a sixteenth of the limit, of 4 to 256 MiB
+    /// Memory to keep free; without it a sixteenth of the limit, but 4 to 256 MiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     margin: Option<Bytes>,
-    /// Tell of each process that has more than this pinned in a file
+    /// Log each process that pins more than this in a file
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     quota: Option<Bytes>,
-    /// Purge this much now, print what went, and end
+    /// Purge this much now, print what was purged, and end
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     once: Option<Bytes>,
-    /// Purge nothing: print what could go, or what would with --once, and end
+    /// Purge nothing: print what could be purged, or with --once what would be, and end
     #[arg(long)]
     dry_run: bool,
-    /// Wait for files that cannot be opened yet, or that another purger has
+    /// Wait for files that cannot be opened yet or have another purger
     #[arg(long)]
     wait: bool,
-    /// Tell only what is wrong
+    /// Log errors only
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
-    /// Tell of each look that found memory short
+    /// Log each look that found memory short
     #[arg(short, long)]
     verbose: bool,
 }
@@ -73,13 +72,12 @@ impl ReclaimArgs {
     }
 
     fn policy(&self) -> Policy {
-        // The kernel may drop page cache first: page cache can be read again.
+        // The kernel may drop page cache first, because page cache can be read again.
         let policy = Policy::default().keep_files(false);
         self.margin.map_or(policy, |margin| policy.margin(margin))
     }
 }
 
-/// Purges once, or until a signal ends the process.
 pub fn run(args: &ReclaimArgs, out: &mut dyn Write) -> Outcome {
     let goes_on = !args.dry_run && args.once.is_none();
     if !goes_on && (args.wait || args.quota.is_some() || !args.cgroups.is_empty()) {
@@ -90,7 +88,7 @@ pub fn run(args: &ReclaimArgs, out: &mut dyn Write) -> Outcome {
         Some(size) => once::purge(&args.files, size, out),
         None => Running::start(args).and_then(Running::go_on),
     };
-    // The error messages contain file names.
+    // Escapes control characters, which file names in the message may contain.
     done.map_err(|e| if e.is::<std::io::Error>() { e } else { one_line(&e.to_string()).into() })
 }
 
@@ -114,7 +112,7 @@ impl<'a> Running<'a> {
         }
         let shortage = Shortage::default();
         let mut running = Self { args, log, signals, reclaimer, files, shortage };
-        // The first look arms the kernel's notifications.
+        // The first poll arms the kernel's notifications.
         running.look();
         running.tell_start()?;
         running.check();
@@ -135,7 +133,6 @@ impl<'a> Running<'a> {
                 Err(why) => format!("the kernel does not tell {what}: {why}"),
             });
         }
-        // A service manager may be absent.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         Ok(())
     }
@@ -163,7 +160,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits at most `time` for a signal or the reclaimer. Returns true if a look at memory is due.
+    /// Waits at most `time` for a signal or for the reclaimer's wake-up. Returns true if a poll of
+    /// the reclaimer is due.
     fn wait(&self, time: Duration) -> Result<bool, String> {
         let fds = [self.reclaimer.as_fd(), self.signals.as_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -187,7 +185,7 @@ impl<'a> Running<'a> {
             quota: self.args.quota,
             is_short: self.shortage.is_short(),
         };
-        // `WatchedFiles::check` may drop a file before its purges are logged.
+        // Logs purges first, because `WatchedFiles::check` may drop a file.
         self.files.all().for_each(|open| open.tell_freed(self.log));
         self.files.check(judge);
         // `watched` fails only in a forked child.

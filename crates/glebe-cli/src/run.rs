@@ -1,9 +1,8 @@
 //! `glebe run` starts a program with glebe's allocator in it.
 //!
-//! A *door* flag, such as `--malloc`, adds a library to LD_PRELOAD and sets an environment variable
-//! of options. This process becomes the program (execve), which keeps process number, exit status
-//! and signals. A program that would run without the library is refused, because the user would not
-//! notice.
+//! The flag `--malloc` adds a library to LD_PRELOAD, and options set GLEBE_MALLOC. This process
+//! becomes the program (execve), which keeps process number, exit status and signals. `glebe run`
+//! refuses a program that would run without the library, because the user would not notice that.
 
 mod broken_pipe;
 mod check;
@@ -41,9 +40,9 @@ pub struct RunArgs {
     /// Print what the allocator did when the program ends: to standard error, as text
     ///
     /// WHERE is `text`, `json` or `openmetrics`, a file, or both as in `json:FILE`. In the name of
-    /// the file, %p is the number of the process, and %% is %. Programs that the program starts
-    /// print theirs only into files of their own: where the name has %p. One that is killed, or
-    /// ends by _exit(2) as some shells do, prints none.
+    /// the file, %p is the process id, and %% is %. Programs that the program starts print theirs
+    /// only if the name has %p, each into a file of its own. A program that is killed, or ends by
+    /// _exit(2) as some shells do, prints none.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true)]
     stats: Option<Option<OsString>>,
     /// Print the same whenever the program gets this signal: HUP, USR1, USR2, WINCH or RTMIN+N
@@ -51,11 +50,11 @@ pub struct RunArgs {
     signal: Option<String>,
     /// The library to preload, or the folder that it is in
     ///
-    /// Without it, libglebe_malloc.so is looked for beside the command, then where `make install`
-    /// puts it: in ../lib, the folder of the machine's kind in ../lib, and ../lib64.
+    /// Without it, the command looks for libglebe_malloc.so beside itself, then where `make
+    /// install` puts it: in ../lib, the folder of the machine's kind in ../lib, and ../lib64.
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
-    /// A further option of the allocator, such as thread=off; can be given several times
+    /// A further option of the allocator, for example thread=off; may be repeated
     #[arg(long = "option", value_name = "NAME[=VALUE]")]
     options: Vec<OsString>,
     /// The program, looked for in PATH if its name has no slash, and its arguments
@@ -99,7 +98,6 @@ pub fn run(args: &RunArgs, _: &mut dyn Write) -> Outcome {
     let library = library::find(args.lib.as_deref())?;
     let program = lookup::find(name, env::var_os("PATH").as_deref())?;
     if let Some(warning) = check::check(&program, library.architecture)? {
-        // Standard error may be closed.
         let _ = writeln!(io::stderr(), "glebe: {warning}");
     }
     let mut command = Command::new(&program);
@@ -114,7 +112,8 @@ pub fn run(args: &RunArgs, _: &mut dyn Write) -> Outcome {
     Err(Box::new(not_executed(&program, &command.exec())))
 }
 
-/// Returns the allocator's options for the flags. A later option overrides an earlier one.
+/// Returns the allocator's options for the flags. If a name occurs twice, the last word counts.
+/// Fails without `--malloc`.
 fn words(args: &RunArgs) -> Result<Vec<OsString>, Box<dyn Failure>> {
     if !args.malloc {
         let of_malloc = [
@@ -139,7 +138,6 @@ fn words(args: &RunArgs) -> Result<Vec<OsString>, Box<dyn Failure>> {
     Ok(words)
 }
 
-/// Explains why execve(2) failed for a program that was just found.
 fn not_executed(program: &Path, error: &io::Error) -> NotRun {
     let why = format!("execve({}): {error}", program.display());
     match error.kind() {

@@ -14,7 +14,7 @@ use glebe_serve::server::{Server, Settings, PORT, TURN};
 
 use crate::{size, usage, Outcome};
 
-/// Enables `debugtime`, which moves the server's clock. For tests.
+/// Variable that enables the command `debugtime`, by which tests move the server's clock.
 const DEBUG_TIME: &str = "GLEBE_SERVE_DEBUG_TIME";
 const ITEM_MIN: u64 = 1 << 10;
 const ITEM_MAX: u64 = 1 << 30;
@@ -27,55 +27,55 @@ const ITEM_DEFAULT: &str = "1m";
 #[derive(clap::Args)]
 #[command(args_override_self = true)]
 pub struct ServeArgs {
-    /// Speak memcached's protocol; today there is no other, and this is needed
-    #[arg(long)]
-    memcached: bool,
-    /// Read options from a TOML file, by their long names; the command line goes before it
+    /// Speak memcached's protocol: the default, and the only one
+    #[arg(long = "memcached")]
+    _memcached: bool,
+    /// Read options from a TOML file, by their long names; the command line overrides it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// TCP port; 0 for none
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// Addresses to listen at, with commas between them, each with a port or not
+    /// Addresses to listen at, separated by commas; each may have a port
     #[arg(short = 'l', long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     listen: String,
-    /// Unix socket to listen at, and at no address then
+    /// Unix socket to listen at, instead of any address
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
     unix_socket: Option<PathBuf>,
     /// Mode of the Unix socket, in octal
     #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700")]
     unix_mask: String,
-    /// UDP is not spoken: read, and told of where it is not 0
+    /// Accepted; the server speaks no UDP, and warns if this is not 0
     #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
     udp_port: u16,
-    /// Memory of the server, in MiB: items, their index, values and answers on their way
+    /// Memory of the server in MiB: items, index, values and answers in transit
     #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64)]
     memory_limit: u64,
-    /// Threads that serve
+    /// Number of threads that serve
     #[arg(short = 't', long, value_name = "N", default_value_t = 4)]
     threads: usize,
-    /// Connections at a time
+    /// Most connections at a time
     #[arg(short = 'c', long = "conn-limit", value_name = "N", default_value_t = 1024)]
     conn_limit: usize,
-    /// Commands of one connection before it is another's turn
+    /// Commands of one connection before the next connection's turn
     #[arg(short = 'R', long = "max-reqs-per-event", value_name = "N", default_value_t = TURN)]
     max_reqs_per_event: usize,
-    /// Bytes that an item may have, its key with it: a number, and k, m or g
+    /// Most bytes of an item with its key: a number, and k, m or g
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = ITEM_DEFAULT)]
     max_item_size: String,
-    /// Refuse items rather than let others go
+    /// Refuse new items instead of evicting others
     #[arg(short = 'M', long = "disable-evictions")]
     disable_evictions: bool,
-    /// Read, and of no effect: items always have their numbers
+    /// Accepted without effect: items always have CAS numbers
     #[arg(short = 'C', long = "disable-cas")]
     disable_cas: bool,
-    /// Connections that may wait to be accepted
+    /// Most connections that wait to be accepted
     #[arg(short = 'b', long = "listen-backlog", value_name = "N", default_value_t = 1024)]
     listen_backlog: i32,
     /// `ascii` or `auto`; `binary` is refused
     #[arg(short = 'B', long, value_name = "NAME", default_value = "auto")]
     protocol: String,
-    /// Tell more on standard error; twice: each command
+    /// Log more to standard error; given twice, log each command
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Allow the command `shutdown`
@@ -87,38 +87,38 @@ pub struct ServeArgs {
     /// Refuse the commands that list keys, and `stats detail`
     #[arg(short = 'X', long = "disable-dumping")]
     disable_dumping: bool,
-    /// Read, and of no effect: there is no `watch`
+    /// Accepted without effect: there is no `watch`
     #[arg(short = 'W', long = "disable-watch")]
     disable_watch: bool,
-    /// The user to run as: only the one that it runs as already
+    /// User to run as; accepted only if the server runs as that user already
     #[arg(short = 'u', long, value_name = "NAME")]
     user: Option<String>,
-    /// A file for the number of the process
+    /// File to write the process id to
     #[arg(short = 'P', long, value_name = "FILE")]
     pidfile: Option<PathBuf>,
-    /// Read, and of no effect: memcached's way to cut up memory
+    /// Accepted without effect: memcached's own way to divide memory
     #[arg(short = 'f', long = "slab-growth-factor", value_name = "N")]
     slab_growth_factor: Option<f64>,
-    /// Read, and of no effect: memcached's way to cut up memory
+    /// Accepted without effect: memcached's own way to divide memory
     #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES")]
     slab_min_size: Option<u64>,
-    /// Read, and of no effect: huge pages are used where there are any
+    /// Accepted without effect: the server uses huge pages if there are any
     #[arg(short = 'L', long = "enable-largepages")]
     enable_largepages: bool,
-    /// Read, and of no effect: memory is populated and, where it can be, pinned
+    /// Accepted without effect: memory is populated, and pinned if possible
     #[arg(short = 'k', long = "lock-memory")]
     lock_memory: bool,
-    /// Count by the beginning of keys up to this character (`stats detail`), from the start
+    /// Count by prefix: keys up to this character (`stats detail`), from the start
     #[arg(short = 'D', long, value_name = "CHARACTER")]
     delimiter: Option<char>,
-    /// Memcached's extended options, with commas between them: `idle_timeout=SECONDS` and
+    /// Memcached's extended options, separated by commas: `idle_timeout=SECONDS` and
     /// `no_maxconns_fast` have an effect
     #[arg(short = 'o', long, value_name = "OPTIONS", value_delimiter = ',')]
     extended: Vec<String>,
-    /// Do not serve statistics to `glebe stats`, nor have a control socket
+    /// Serve no statistics to `glebe stats`, and have no control socket
     #[arg(long)]
     no_stats: bool,
-    /// The control socket, if not beside that of the statistics
+    /// Path of the control socket; the default is beside the socket of the statistics
     #[arg(long, value_name = "FILE")]
     control: Option<PathBuf>,
 }
@@ -182,7 +182,8 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
     let server = Server::prepare(settings).map_err(|e| e.to_string())?;
-    // Written first, so that a client that can connect finds the file.
+    // Writes the process id before the server listens, so that a client that can connect finds the
+    // file.
     if let Some(path) = &args.pidfile {
         fs::write(path, format!("{}\n", std::process::id()))
             .map_err(|e| format!("write({}): {e}", path.display()))?;
@@ -218,9 +219,6 @@ fn tell_and_run(server: Server, args: &ServeArgs, out: &mut dyn Write) -> Outcom
 }
 
 fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
-    if !args.memcached {
-        return usage("say what is served: --memcached");
-    }
     if args.protocol == "binary" {
         return usage("the binary protocol is not spoken; memcached gives it up, too");
     }
@@ -271,7 +269,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
 
 fn item_max(given: &str, memory: u64) -> Result<u64, Box<dyn std::error::Error>> {
     let bytes = size::parse(&given.to_uppercase()).map_err(|e| format!("-I {given}: {e}"))?.get();
-    // In a small cache, half of the memory may be less than the default.
+    // Half of a small cache may be less than the default size, which must not be an error.
     let most = if given == ITEM_DEFAULT { ITEM_MAX } else { ITEM_MAX.min(memory / 2) };
     if !(ITEM_MIN..=most).contains(&bytes) {
         let most = Bytes::new(most);

@@ -1,8 +1,9 @@
-//! Sizes on the command line: a number, also with a fraction, and K, M, G or T (powers of 1024).
+//! Sizes on the command line: a number, perhaps with a fraction, and optionally K, M, G or T
+//! (powers of 1024).
 
 use glebe::units::Bytes;
 
-/// More than any machine has; leaves room to round up.
+/// Largest size in bytes: more than any machine has, and small enough to round up.
 const MAX: u64 = 1 << 60;
 
 /// Parses `256M`, `1.5G`, `4TiB`, `1073741824`.
@@ -20,7 +21,7 @@ pub fn parse(text: &str) -> Result<Bytes, String> {
         return Err("give a number and K, M, G or T, such as 64M or 1.5G".into());
     }
     let too_much = || format!("at least 1 byte and at most {} is needed", Bytes::new(MAX));
-    // 18 digits fit the arithmetic; more would change less than a byte.
+    // Keeps 18 digits, which fit `u128`. More digits would change less than a byte.
     let fraction = &fraction[..fraction.len().min(18)];
     let tenths = 10_u128.pow(fraction.len() as u32);
     let part = fraction.parse::<u128>().map_err(|e| e.to_string())? << shift;

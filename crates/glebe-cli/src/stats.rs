@@ -1,8 +1,8 @@
 //! `glebe stats` prints the statistics of reserves in running processes as text, JSON or
 //! OpenMetrics.
 //!
-//! Sockets that the caller may not read are reported only if no process answers. The processes, of
-//! any version, format the numbers; this command merges the texts.
+//! Sockets that the caller may not read are reported only if no process answers. The processes
+//! format the numbers; this command merges their texts.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,13 +21,13 @@ use crate::Outcome;
 /// Options of `glebe stats`.
 #[derive(clap::Args)]
 pub struct StatsArgs {
-    /// Only this process
+    /// Show only this process
     #[arg(long, conflicts_with = "describe")]
     pid: Option<u32>,
-    /// Look in this directory alone
+    /// Look only in this directory
     #[arg(long, conflicts_with = "describe")]
     dir: Option<PathBuf>,
-    /// Print the statistics that are zero too
+    /// Also print statistics that are zero
     #[arg(long, conflicts_with = "form")]
     all: bool,
     /// Print JSON
@@ -39,13 +39,12 @@ pub struct StatsArgs {
     /// List every statistic: name, unit, meaning
     #[arg(long, group = "form")]
     describe: bool,
-    /// Print them again every SECONDS, 2 unless given, until the output is closed or a signal comes
+    /// Print again every SECONDS (default 2) until the output is closed or a signal arrives
     #[arg(long, value_name = "SECONDS", value_parser = every, num_args = 0..=1)]
     #[arg(default_missing_value = "2", conflicts_with_all = ["describe", "openmetrics"])]
     watch: Option<Duration>,
 }
 
-/// Moves the cursor home and clears the text below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 fn every(text: &str) -> Result<Duration, String> {
@@ -64,7 +63,7 @@ pub fn run(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
         }
         match once(args, out) {
             Err(error) if error.is::<io::Error>() => return Err(error),
-            // Processes may end and start during a watch.
+            // Continues after an error, because processes may end and start during a watch.
             Err(error) if args.json => drop(writeln!(io::stderr(), "glebe: {error}")),
             Err(error) => writeln!(out, "{error}")?,
             Ok(()) => {}
@@ -75,7 +74,8 @@ pub fn run(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Prints the statistics once. Fails if no process answers or a read fails.
+/// Prints the statistics once. Fails if no process answers, or if a read fails for another reason
+/// than permission.
 fn once(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     if args.describe {
         return Ok(out.write_all(Stats::describe().as_bytes())?);
@@ -158,7 +158,7 @@ fn write_text(answers: &[(Served, String)], all: bool, out: &mut dyn Write) -> i
     for (i, (served, text)) in answers.iter().enumerate() {
         let gap = if i == 0 { "" } else { "\n" };
         writeln!(out, "{gap}{served}: {}", command(served))?;
-        // The process may have ended since its text was read.
+        // Omits the summary if the process has ended since the first read.
         if let Some(summary) = served.read(Form::Json).ok().flatten().as_deref().and_then(summary) {
             writeln!(out, "{summary}")?;
         }
@@ -169,8 +169,8 @@ fn write_text(answers: &[(Served, String)], all: bool, out: &mut dyn Write) -> i
     Ok(())
 }
 
-/// Returns how full a reserve is and how fast it gave blocks; `None` for statistics of another
-/// version.
+/// Returns how full a reserve is and how fast it gave blocks; `None` if a number is missing, as in
+/// another version.
 fn summary(json: &str) -> Option<String> {
     let all: Value = serde_json::from_str(json).ok()?;
     let of = |name: &str| all[name].as_u64();
@@ -179,13 +179,12 @@ fn summary(json: &str) -> Option<String> {
     let (cache, blocks) = (percent("live_pages")?, percent("held_pages")?);
     let free = percent("free_pages")?;
     let (given, slowest) = (of("allocs")?, of("alloc_max_ns")?.div_ceil(1000));
-    // Another user's process may answer with any number.
+    // Checks for overflow, because another user's process may answer with any number.
     let len = Pages::new(total).checked_bytes(page_size())?;
     let taken = format!("{cache} % cache, {blocks} % blocks, {free} % free");
     Some(format!("{len}: {taken}; {given} blocks given, the slowest in {slowest} us"))
 }
 
-/// Returns true for a line whose second word, the value, is zero.
 fn is_zero(line: &str) -> bool {
     line.split_whitespace().nth(1) == Some("0")
 }

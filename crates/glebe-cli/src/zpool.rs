@@ -1,7 +1,8 @@
 //! `glebe zpool` prints the size classes of a pool of compressed objects for any parameters.
 //!
-//! The columns are those of the kernel's `zsmalloc/POOL/classes`, for a pool with one full zspage
-//! in each class. Classes are numbered by their index among all sizes, as in the kernel.
+//! Without `--short`, the columns are those of the kernel's `zsmalloc/POOL/classes`, for a pool
+//! with one full zspage in each class. Classes are numbered by their index among all sizes, as in
+//! the kernel.
 
 use std::io::{self, Write};
 
@@ -14,25 +15,25 @@ use crate::{size, usage, Outcome};
 /// Options of `glebe zpool`.
 #[derive(clap::Args)]
 pub struct ZpoolArgs {
-    /// What to print
+    /// The table to print
     #[arg(value_enum)]
     what: What,
-    /// The most pages of a zspage, up to 16
+    /// Most pages of a zspage, at most 16
     #[arg(long, value_name = "N", default_value_t = 8)]
     chain: u64,
-    /// The size of a page; that of this machine if not given
+    /// Page size; the machine's if not given
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     page: Option<Bytes>,
-    /// Between the sizes of two classes, a power of two; a page's 256th part if not given
+    /// Step between class sizes, a power of two; 1/256 of a page if not given
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     step: Option<Bytes>,
-    /// The size of the smallest class
+    /// Size of the smallest class
     #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "32")]
     min: Bytes,
-    /// Keep classes apart that have as many pages and as many objects a zspage
+    /// Do not merge classes whose zspages have equally many pages and objects
     #[arg(long)]
     no_merge: bool,
-    /// Fewer columns: those that a zspage's shape decides, and what its objects leave unused
+    /// Print fewer columns: the shape of a zspage, and its unused bytes
     #[arg(long)]
     short: bool,
 }

@@ -37,7 +37,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "{transfers} transfers; frames are seen with CAP_SYS_ADMIN only")?;
     }
 
-    // Checks that no page has moved.
     let moved = buffer.verify()?;
     writeln!(out, "{} runs were moved since", moved.len())?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Assembles several sources in one mapping, largest blocks first.
+//! Assembles several sources in one mapping, largest pages first.
 //!
 //! Lengths are bytes, positions base pages.
 
@@ -10,7 +10,6 @@ use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
-/// `build` makes the memory of one source.
 pub(super) fn build(
     len: Bytes,
     build: impl Fn(Source, Bytes) -> Result<Contig, Error>,
@@ -22,7 +21,6 @@ pub(super) fn build(
             continue;
         }
         let built = match build(source, most) {
-            // Takes all that the pool has.
             Err(Error::PoolShort { got, wanted, .. }) if got > 0 && got < wanted => {
                 build(source, Bytes::new(got.saturating_mul(page.bytes().get())))
             }
@@ -45,8 +43,8 @@ pub(super) fn build(
 fn largest_first() -> Vec<(Source, PageSize)> {
     let pools = sizes().into_iter().map(|size| (Source::Hugetlb(size), size));
     let thp = transparent_huge_page().ok().map(|size| (Source::Thp, size));
-    // The stable sort keeps a pool, whose pages stay in place, before transparent huge pages of its
-    // size.
+    // The stable sort keeps a pool before transparent huge pages of its size, because a pool's
+    // pages do not move.
     let mut all: Vec<(Source, PageSize)> = pools.chain(thp).collect();
     all.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     all

@@ -1,9 +1,9 @@
 //! [`Certificate`] describes a mapping's physical memory.
 //!
-//! Positions are base pages; lengths in JSON are bytes. If `held_by` is nothing, a certificate may
-//! be wrong at once.
+//! Positions are base pages; lengths in JSON are bytes. If `held_by` is `nothing`, the kernel may
+//! move pages at any time.
 //!
-//! JSON, in decimal; `pfn` is missing if frames are hidden:
+//! Numbers are decimal. `pfn` is missing if frames are hidden, `within_bytes` if they are not:
 //!
 //! ```text
 //! {"certificate":"glebe contig","version":1,"source":TEXT,"held_by":WORD,"page_bytes":N,
@@ -80,7 +80,7 @@ impl Certificate {
         text
     }
 
-    /// Writes the JSON to a file that only its owner can read.
+    /// Writes the JSON to a file that only its owner may read.
     ///
     /// # Errors
     /// If the file cannot be written, is a symbolic link, or has another owner.
@@ -89,7 +89,7 @@ impl Certificate {
     }
 }
 
-/// Returns the place of `offset` in a mapping of `len`, or `None` beyond its end.
+/// Returns the place of `offset` in a mapping of `len` bytes, or `None` beyond its end.
 pub fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
     if offset >= len {
         return None;

@@ -1,4 +1,4 @@
-//! Turns [`Options`] into a [`Contig`]: source, plan, place and pin.
+//! Turns [`Options`] into a [`Contig`].
 
 use std::time::Instant;
 
@@ -13,14 +13,14 @@ use glebe_os::internal::sys::memory::place;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
 
-/// Alignment that any process can have; larger ones are checked first.
+/// Larger alignments may have no addresses, so `build` checks them first.
 const LIKELY_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
 
 impl Options {
     /// Maps and populates at least `len` bytes.
     ///
     /// # Errors
-    /// The refusal of the source, or of the last source tried.
+    /// For bad options; otherwise the refusal of the last source tried.
     pub fn build(mut self, len: Bytes) -> Result<Contig, Error> {
         self.began = Some(Instant::now());
         let options = &self;
@@ -83,7 +83,7 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
         _ => {}
     }
     let mut sources = Vec::new();
-    // The bank may hold the run.
+    // The bank may hold the run, so its blocks are tried first.
     let is_for_bank = options.run(len).is_some() && !options.mappable && options.pin != Some(true);
     if is_for_bank && blocks::has_record(&options.place) {
         sources.push(Source::Blocks);
@@ -118,7 +118,7 @@ fn why_not_tried(
     (source == Source::Plain && is_short).then(|| why.to_owned())
 }
 
-/// Refuses a run that hidden frames would leave unproved.
+/// Refuses a required run that no proof can cover, because frames are hidden.
 fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> {
     let longest = source.page().bytes();
     let is_plain = matches!(source, Source::Hugetlb(_) | Source::Thp | Source::Plain);
@@ -144,7 +144,7 @@ fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Er
         Source::DmaHeap => ordinary::dma_heap(options, len),
         Source::Blocks => blocks::build(options, len),
         Source::Divided => {
-            // Any part may hold the required run.
+            // The run may be in any part, so no part alone requires it.
             let preferred = options.required.max(options.preferred);
             let of_part = &Options { required: None, preferred, ..options.clone() };
             assemble::build(len, |source, len| of_source(source, of_part, len))
@@ -194,7 +194,7 @@ impl Contig {
         }
     }
 
-    /// A pin may move pages, so runs are read again.
+    /// Pins if wanted. A pin may move pages, so the runs are read again.
     fn hold(&mut self, options: &Options) -> Result<(), Error> {
         if self.blocks.is_some() {
             self.why_not_pinned = Some(blocks::WHY_NOT_PINNED.to_owned());

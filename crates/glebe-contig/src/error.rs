@@ -1,4 +1,4 @@
-//! [`Error`] says why contiguous memory cannot be had.
+//! [`Error`] says why a call was refused.
 
 use std::path::PathBuf;
 
@@ -131,7 +131,7 @@ pub enum Error {
         /// Reason.
         why: String,
     },
-    /// No stretch of evacuable memory blocks suffices.
+    /// No stretch of blocks that can be evacuated is long enough.
     #[error(
         "{wanted} wanted in one run; of {all} memory blocks of {size}, {fixed} hold memory that \
         cannot be moved and {pool} pages of hugetlb pools; the longest stretch of others is \
@@ -140,7 +140,7 @@ pub enum Error {
     BlocksShort {
         /// Requested bytes.
         wanted: Bytes,
-        /// Longest evacuable stretch, in bytes.
+        /// Longest stretch that can be evacuated, in bytes.
         longest: Bytes,
         /// Bytes of a block.
         size: Bytes,
@@ -166,7 +166,7 @@ pub enum Error {
         /// Bytes that must stay available.
         margin: Bytes,
     },
-    /// Too much memory would be movable, which the kernel itself cannot use.
+    /// Too much memory would be movable, which the kernel cannot use for itself.
     #[error(
         "{more} more would be movable memory, {movable} are already, and {limit} may be: the \
         kernel itself needs the rest"
@@ -187,7 +187,7 @@ pub enum Error {
         /// The kernel's error for the last.
         why: OsError,
     },
-    /// Other programs took the evacuated pages in every attempt.
+    /// Other programs took evacuated pages in each attempt.
     #[error("memory blocks were evacuated {attempts} times, and others took pages of them first")]
     BlocksTaken {
         /// Number of attempts.

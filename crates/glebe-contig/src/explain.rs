@@ -1,7 +1,5 @@
-//! [`explain`] says whether one physically contiguous run could be had, without taking memory.
-//!
-//! It looks for the longest run of huge pages that are idle in a pool or free. Cost: half a second
-//! for 24 GiB and each pool.
+//! [`explain`] says whether one physically contiguous run is available, without taking memory.
+//! Cost: half a second for 24 GiB and each pool.
 
 use super::populate::{machine_available, Gate};
 use super::{blocks, pool_sizes, smallest_hugetlb, Error};
@@ -18,7 +16,7 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 pub enum Verdict {
     /// Idle pages form the run.
     Now,
-    /// The hugetlb pool can grow by the run.
+    /// The hugetlb pool can grow by the run, or the bank has it.
     ByGrowth,
     /// This process cannot get the run.
     No,
@@ -27,7 +25,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict in one or two words.
+    /// Returns one or two words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,7 +48,7 @@ pub struct Outlook {
     pub helps: Vec<String>,
 }
 
-/// Says whether one physically contiguous run of `len` could be had. As root, mends changes that
+/// Says whether one physically contiguous run of `len` bytes is available. As root, may undo what
 /// killed processes left.
 ///
 /// ```
@@ -71,7 +69,7 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     }
     let available = machine_available()?;
     let mut outlooks = Vec::new();
-    // Small pages come first, since they form the most runs.
+    // Small pages come first, because they form the most runs.
     for pool in pool_sizes().into_iter().rev().filter_map(Pool::of) {
         outlooks.push(by_pool(len, available, &pool)?);
         if outlooks.last().is_some_and(|outlook| outlook.verdict == Verdict::Now) {
@@ -160,7 +158,8 @@ struct Seen {
     idle: Bytes,
     available: Bytes,
     may_grow: bool,
-    /// Longest idle run, and longest idle or free run; `None` if frames are hidden.
+    /// Bytes of the longest idle run, and of the longest idle or free run; `None` if frames are
+    /// hidden.
     runs: Option<(Bytes, Bytes)>,
 }
 
@@ -236,7 +235,6 @@ pub fn boot_parameter(size: PageSize, pages: u64) -> String {
     format!("hugepagesz={} hugepages={pages}", short(size.bytes().get()))
 }
 
-/// Returns `256M` for a length in bytes, as commands take it.
 fn short(len: u64) -> String {
     match len {
         n if n % (1 << 30) == 0 => format!("{}G", n >> 30),

@@ -1,8 +1,8 @@
 //! [`HeldBy`] says what keeps pages in their frames, such as the long-term [`Pin`].
 //!
-//! A pin is a registered buffer of an io_uring without requests, which the kernel keeps in place
-//! for devices. mlock does not keep pages in their frames. Cost: `RLIMIT_MEMLOCK`, 0.1 µs a base
-//! page, 1 µs a huge page. Source: io_uring_register(2), mlock(2).
+//! A pin is a registered buffer of an io_uring without requests, which the kernel keeps in place,
+//! unlike mlocked memory. Cost: `RLIMIT_MEMLOCK`, 0.1 µs a base page, 1 µs a huge page. Source:
+//! io_uring_register(2).
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ use glebe_os::internal::sys::processes::fork::ForkGuard;
 /// The mechanisms that keep pages in their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy {
-    /// The hugetlb pool, which the kernel neither swaps nor compacts. Newer kernels may move 2 MiB
-    /// pages, and hot-unplug any page, unless pinned.
+    /// The hugetlb pool, which the kernel neither swaps nor compacts. Newer kernels may move
+    /// unpinned 2 MiB pages, and a hot-unplug of memory any unpinned page.
     HugetlbPool,
     /// The hugetlb pool, in movable memory ([`Source::Blocks`](super::Source::Blocks)). A long-term
     /// pin would move the pages.
@@ -75,8 +75,8 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // Closing the ring would unpin only after all children end. A child shares the ring and
-        // must not unpin.
+        // Forked children keep the ring open, so dropping it would not unpin. A child must not
+        // unpin.
         if !self.guard.is_child() {
             let _ = self.ring.unpin();
         }

@@ -1,7 +1,7 @@
 //! Builds memory of a hugetlb pool, if possible in physical order ([`ordered`]).
 //!
-//! Idle pages come first; missing pages come as surplus ([`pool`](super::pool)). Pages are zeroed
-//! without the lock, unless a search draws them. Counts are huge pages.
+//! Idle pages come first; missing pages are added. Pages are zeroed without the lock, unless a
+//! search takes them. Counts are huge pages.
 
 mod draw;
 mod effort;
@@ -54,7 +54,7 @@ pub(super) struct Builder<'a> {
     pub pool: Pool,
     may_change: bool,
     gate: Gate,
-    /// Run to search for; 1 for no search.
+    /// Pages of the run to search for; 1 for no search.
     run: usize,
     effort: Effort,
     nodes: Nodes,
@@ -148,10 +148,10 @@ impl<'a> Builder<'a> {
     fn grown(&mut self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
         let pool = self.pool.clone();
         let missing = || Ok::<_, OsError>(pages.saturating_sub(pool.counts()?.available()));
-        // The kernel chooses the node of surplus pages.
+        // The kernel chooses the node of surplus pages, so these serve no wanted node.
         if pool.node().is_none() {
             match lock.with_surplus(&pool, missing()?, || self.mapped(pages)) {
-                // The kernel has no pages or no surplus of this size, or refuses the limit.
+                // The kernel has no pages or no surplus, or refuses the limit.
                 Err(Error::Os(error)) if is_no_surplus(&error) => {}
                 other => return other,
             }
@@ -162,8 +162,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// On one node of several, also promises all idle pages, since the kernel would else free pages
-    /// here when the counter is lowered.
+    /// On one node of several, also promises all idle pages, because lowering the counter would
+    /// free idle pages of this node.
     fn mapped_beside_idle(&mut self, pages: u64) -> Result<Mapping, Error> {
         let mapping = self.mapped(pages).map_err(|error| self.short(pages, error))?;
         if self.pool.node().is_some() {
@@ -210,7 +210,7 @@ impl<'a> Builder<'a> {
     fn bound(&self, mapping: Mapping) -> Result<Mapping, Error> {
         match (self.options.node, self.pool.node()) {
             (Some(node), _) => mapping.bind(node)?,
-            // If mbind is forbidden, the touching thread still runs on the node.
+            // If mbind fails, the touching thread still runs on the node.
             (None, Some(node)) => _ = mapping.bind(node),
             (None, None) => {}
         }
@@ -236,7 +236,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Turns a node's EFAULT into [`Error::PoolShort`]: promises count over all nodes, so other
+    /// Turns a node's EFAULT into [`Error::PoolShort`]. Promises count over all nodes, so other
     /// programs can take this node's pages.
     fn in_words_of_node(&self, error: Error) -> Error {
         match (error, self.pool.counts()) {

@@ -1,4 +1,4 @@
-//! [`Contig`] owns physically contiguous memory, populated and held in its frames.
+//! [`Contig`] owns physically contiguous memory, which is populated.
 //!
 //! ```
 //! use glebe_contig::Contig;
@@ -13,20 +13,17 @@
 //! # Ok::<(), glebe_contig::Error>(())
 //! ```
 //!
-//! [`Contig::runs`] lists only runs that were read. Their length is best effort, unless
-//! [`Options::require_run`] makes a short run an error. Every page is present, so no touch raises
-//! SIGBUS.
+//! [`Contig::runs`] lists only proved runs. They may be short, unless [`Options::require_run`]
+//! makes a short run an error. Every page is present, so no touch raises SIGBUS.
 //!
-//! `build` puts hugetlb pages into physical order. For longer runs ([`Options::require_run`],
-//! [`Options::prefer_run`], [`Options::search`]) it compacts memory, draws free runs into the pool
-//! and splits larger pages.
+//! `build` puts hugetlb pages into physical order if it sees their frames. For a wanted run
+//! ([`Options::require_run`], [`Options::prefer_run`]) `build` may compact memory, add free runs to
+//! the pool and split larger pages.
 //!
 //! Lengths are bytes. Positions and runs are base pages from the start of the mapping. Frames come
 //! from `/proc/self/pagemap`; in a virtual machine they are the guest's. Cost: zeroing, 0.1 to 0.6
-//! ms for 2 MiB. Lock: [`PoolLock`], while pages are found or ordered. Source: admin-guide/mm
-//! (hugetlbpage, pagemap, transhuge).
+//! ms for 2 MiB. Lock: [`PoolLock`], while pages are found or ordered. Source: admin-guide/mm.
 #![deny(unsafe_code)]
-// No loom model runs this crate.
 #![cfg(not(loom))]
 
 mod assemble;
@@ -66,10 +63,10 @@ pub use options::{Options, Plan, Progress};
 pub use pool::PoolLock;
 pub use resize::{grow_pool, shrink_pool, PoolChange};
 
-/// The sources of memory, best first.
+/// The sources of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// Hugetlb pages of this size, which the kernel neither swaps nor compacts.
+    /// Hugetlb pages of this size ([`HeldBy::HugetlbPool`]).
     Hugetlb(PageSize),
     /// Transparent huge pages, which the kernel may move or split.
     Thp,
@@ -79,8 +76,8 @@ pub enum Source {
     DmaHeap,
     /// One run of evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root), never pinned. `build`
     /// uses blocks if the caller names this source, or wants a run that the [`bank`] may hold. If
-    /// the node has idle hugetlb pages, no other program can use idle hugetlb pages while the
-    /// memory lives; `build` refuses if these are more than the blocks hold.
+    /// the node has idle hugetlb pages, no other program can use the pool's idle pages meanwhile;
+    /// `build` refuses if these are more than the blocks hold.
     Blocks,
     /// Several sources ([`Plan::Divide`]).
     Divided,
@@ -106,7 +103,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Positions from one source.
+/// The pages of one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Positions in the mapping, in base pages.
@@ -172,20 +169,20 @@ impl std::fmt::Display for Proof {
 pub struct Drift {
     /// Positions in the mapping, in base pages.
     pub pages: Extent,
-    /// Earlier frame of the first page.
+    /// Earlier frame of the first page; 0 if it was hidden.
     pub was: Pfn,
     /// Frame of the first page now, unless missing.
     pub now: Option<Pfn>,
 }
 
-/// Physically contiguous memory. When it is dropped or the process ends, the kernel gets it back,
-/// with pages that a hugetlb pool gained for it.
+/// Physically contiguous memory. After a drop or the end of the process, the kernel gets the memory
+/// back, also pages that were added to a hugetlb pool.
 #[derive(Debug)]
 pub struct Contig {
     // `pin` drops before the memory that it pins.
     pin: Option<hold::Pin>,
     mapping: Mapping,
-    // `blocks` drops after the mapping, which uses their pages.
+    // `blocks` drops after the mapping, which uses the blocks' pages.
     blocks: Option<blocks::HeldBlocks>,
     asked: Bytes,
     parts: Vec<Part>,
@@ -200,7 +197,7 @@ impl Contig {
     /// Maps at least `len` bytes of the best available source.
     ///
     /// # Errors
-    /// The refusal of the last source.
+    /// As [`Options::build`].
     pub fn new(len: Bytes) -> Result<Self, Error> {
         Self::options().build(len)
     }
@@ -266,8 +263,8 @@ impl Contig {
         &self.parts
     }
 
-    /// Returns the proved runs in order of position. If frames are hidden, each huge page is a run,
-    /// and base pages have none.
+    /// Returns the proved runs in order of position. If frames are hidden, no run exceeds one huge
+    /// page.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
@@ -292,7 +289,7 @@ impl Contig {
         certificate::locate(&self.runs, self.len(), Bytes::new(offset as u64))
     }
 
-    /// Returns the runs and their evidence, to keep or pass on.
+    /// Returns the runs and their evidence.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         let (source, held_by, len) = (self.source(), self.held_by(), self.len());
@@ -322,7 +319,7 @@ impl Contig {
         self.why_not_pinned.as_deref()
     }
 
-    /// Returns why each better source was refused.
+    /// Returns why no better source or longer run was found.
     #[must_use]
     pub fn why_not_better(&self) -> &[String] {
         &self.why_not_better
@@ -331,7 +328,7 @@ impl Contig {
     /// Returns the pages that moved, or if frames are hidden only missing pages.
     ///
     /// # Errors
-    /// If frames cannot be read, or in a forked child, which lacks the memory.
+    /// If frames cannot be read, or in a forked child.
     pub fn verify(&self) -> Result<Vec<Drift>, OsError> {
         runs::drift(&self.mapping, &self.runs, self.source().grain())
     }
@@ -353,8 +350,8 @@ impl Source {
         }
     }
 
-    /// Returns the page size for rounding lengths. Base pages can fill up transparent huge pages
-    /// over 2 MiB.
+    /// Returns the page size to which lengths round up: base pages instead of transparent huge
+    /// pages over 2 MiB.
     fn rounds_to(self) -> PageSize {
         rounds_to(self, self.page())
     }
@@ -397,7 +394,7 @@ mod tests;
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, extent, page_size, units};
 
-/// Items for the crate `glebe` alone, which change without notice.
+/// Items for the crate `glebe` only.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {
@@ -405,7 +402,6 @@ pub mod internal {
     pub use crate::runs::push_run;
 }
 
-// Tests the README's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

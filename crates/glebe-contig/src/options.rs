@@ -33,7 +33,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// The ways to make up a length that is no multiple of the source's page.
+/// The ways to serve a length that is no multiple of the source's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Plan {
     /// Whole pages, with the excess.
@@ -85,13 +85,13 @@ pub struct Options {
 
 impl Options {
     /// Uses only this source. The default tries hugetlb pages of each size from 2 MiB that divides
-    /// the length, and always the smallest size; then transparent huge pages; then base pages. If a
-    /// run is wanted, the [`bank`](super::bank) comes first.
+    /// the length, and always the smallest size; then transparent huge pages; then base pages. For
+    /// a wanted run, blocks of the [`bank`](super::bank) may come first.
     pub fn source(self, source: impl Into<Option<Source>>) -> Self {
         Self { source: source.into(), ..self }
     }
 
-    /// Sets how to make up a length that is no whole number of pages.
+    /// Sets the [`Plan`].
     pub fn plan(self, plan: Plan) -> Self {
         Self { plan, ..self }
     }
@@ -112,40 +112,38 @@ impl Options {
         Self { node: Some(node), ..self }
     }
 
-    /// Sets whether hugetlb pages are put in physical order (default: yes). The order costs 8 µs a
+    /// Sets whether hugetlb pages are put in physical order (default: yes). Ordering costs 8 µs a
     /// stretch, or for a file a second zeroing.
     pub fn in_order(self, order: bool) -> Self {
         Self { any_order: !order, ..self }
     }
 
-    /// Limits the memory that a search looks at; 0 turns the search off. Without a wanted run
-    /// ([`Options::require_run`], [`Options::prefer_run`]) the search looks for the longest runs.
-    /// By default only a wanted run is searched for, in the available memory less a tenth or 1 GiB,
-    /// whichever is more. If `/proc/kpageflags` cannot be read, the search zeroes every page that
-    /// it takes.
+    /// Limits the memory that a search looks at; 0 turns the search off. By default only a wanted
+    /// run ([`Options::require_run`], [`Options::prefer_run`]) is searched for, in the available
+    /// memory less a tenth (at least 1 GiB). A limit without a wanted run searches for the longest
+    /// runs. Without `/proc/kpageflags`, the search zeroes every page that it takes.
     pub fn search(self, len: Bytes) -> Self {
         Self { search: Some(len), ..self }
     }
 
     /// Limits the wall time of the search, from the call of [`Options::build`] on. The search skips
-    /// steps that would take longer. After that time a required run is refused, once the current
-    /// slice of 64 MiB is zeroed. Idle pages of a pool that may contain the run are zeroed in any
-    /// case.
+    /// steps that would take longer. After that time a required run is refused, once the current 64
+    /// MiB are zeroed. Idle pages of a pool that may contain the run are always zeroed.
     ///
-    /// The default is 2 s of processor time per GiB, 6 s per GiB for a required run, and at most
+    /// The default is 2 s of processor time per started GiB, 6 s for a required run, and at most
     /// five times this in wall time. Compaction does not count.
     pub fn search_time(self, time: Duration) -> Self {
         Self { search_time: Some(time), ..self }
     }
 
-    /// Searches for one run of the whole length.
+    /// Searches for a run of the whole length.
     #[doc(hidden)]
     pub fn chosen_for_runs(self) -> Self {
         Self { for_runs: true, ..self }
     }
 
-    /// Sets whether a long-term pin is required. The default tries a pin if nothing else holds the
-    /// pages and they belong to no file.
+    /// If true, requires a long-term pin; if false, pins nothing. The default tries a pin if
+    /// nothing else holds the pages and they belong to no file.
     pub fn pin(self, pin: bool) -> Self {
         Self { pin: Some(pin), ..self }
     }
@@ -172,26 +170,26 @@ impl Options {
         Self { threads: Some(n), ..self }
     }
 
-    /// Calls `told` on the populating threads after each slice. The count may restart at zero.
+    /// Calls `told` on the populating threads after each slice of memory. The count may restart at
+    /// zero.
     pub fn progress(self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         Self { progress: Some(Listener(Arc::new(told))), ..self }
     }
 
-    /// Sets whether a hugetlb pool may grow (default: if the caller may). The kernel gets the added
-    /// pages back when the memory or the process ends, also by SIGKILL.
+    /// Sets whether a hugetlb pool may grow (default: if the caller may change it). The kernel gets
+    /// the added pages back when the memory or process ends.
     pub fn grow_pool(self, grow: bool) -> Self {
         Self { grow_pool: Some(grow), ..self }
     }
 
-    /// Sets how long to wait for the [`PoolLock`] (default: [`PoolLock::PATIENCE`]), if the pool
-    /// lacks pages.
+    /// Sets how long `build` waits for the [`PoolLock`] (default: [`PoolLock::PATIENCE`]).
     pub fn lock_patience(self, patience: Duration) -> Self {
         Self { lock_patience: Some(patience), ..self }
     }
 
     /// Takes pages from a file in memory, which can be mapped again
     /// ([`Contig::file`](super::Contig::file), [`vmap`](glebe_vmap)). Few machines allow
-    /// transparent huge pages here.
+    /// transparent huge pages in such files.
     pub fn mappable(self) -> Self {
         Self { mappable: true, ..self }
     }
@@ -204,7 +202,7 @@ impl Options {
         self.required.max(self.preferred).or(self.for_runs.then_some(len))
     }
 
-    /// Returns the same options for other memory of `len`.
+    /// Returns the options for further memory of `len` bytes at any address.
     #[doc(hidden)]
     pub fn again(&self, len: Bytes) -> Self {
         let [required, preferred] =

@@ -1,6 +1,4 @@
-//! Chooses the huge pages to keep, and the order of freeing them. Pure.
-//!
-//! Frames and runs are huge pages. O(n log n).
+//! Chooses the huge pages to keep, and the order of freeing. Frames and lengths count huge pages.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RunPlan {
@@ -11,8 +9,8 @@ pub(super) struct RunPlan {
     pub longest: usize,
 }
 
-/// Keeps `keep` of `frames` in the fewest runs: longest first. The last run is the smallest that
-/// suffices, so that no long run is broken.
+/// Keeps `keep` of `frames` in the fewest runs, longest first. The last run is the shortest that
+/// suffices, so that no longer run is broken.
 pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> RunPlan {
     let mut ascending: Vec<usize> = (0..frames.len()).collect();
     ascending.sort_unstable_by_key(|index| frames[*index]);
@@ -25,7 +23,7 @@ pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> RunPlan {
     let mut missing = keep.min(frames.len());
     while missing > 0 {
         let enough = runs.partition_point(|run| run.len() < missing);
-        // If no run suffices, takes the longest, the last.
+        // If no run suffices, takes the last run, which is the longest.
         let run = runs.remove(enough.min(runs.len() - 1));
         let (part, rest) = run.split_at(run.len().min(missing));
         missing -= part.len();

@@ -1,15 +1,15 @@
-//! [`PoolLock`] owns the right to change the machine's hugetlb pools.
+//! [`PoolLock`] is the right to change hugetlb pools.
 //!
 //! Memory comes as *surplus* pages, which the kernel takes back when they are freed, also by
 //! SIGKILL. To get them, glebe raises a counter, maps, and lowers the counter by the same
-//! difference. It records each raise first ([`window`](super::window)), so that the next holder of
+//! difference. Each raise is recorded first ([`window`](super::window)), so that the next holder of
 //! the lock can undo it.
 //!
 //! - [`PoolLock::with_surplus`] raises the limit on surplus pages.
 //! - [`PoolLock::with_pages`] raises the persistent pages, for sizes without surplus, and to free
-//!   and retake pages in a chosen order: a pool with surplus loses every freed page.
+//!   and retake pages in a chosen order, because a pool with surplus loses freed pages.
 //!
-//! Counts are huge pages. Cost: 50 µs a change, 2 to 50 µs a 2 MiB page. Source: mm/hugetlb.c.
+//! Counts are huge pages. Source: mm/hugetlb.c.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,8 +31,8 @@ const ROOTS_DIR: &str = "/run/glebe";
 pub struct Place {
     pub pools: PathBuf,
     pub nodes: PathBuf,
-    /// Lock files to try, best first. A path is skipped if its directory cannot be made, because
-    /// the parent is missing, is no directory or is read-only.
+    /// Lock files to try, best first. A path is skipped if its parent directory is missing, is
+    /// not a directory, or is on a read-only file system.
     pub locks: Vec<PathBuf>,
 }
 
@@ -47,8 +47,8 @@ impl Default for Place {
     }
 }
 
-/// The exclusive right to change the machine's hugetlb pools. A thread that asks for a second lock
-/// waits in vain.
+/// The exclusive right to change the machine's hugetlb pools. A thread that has the lock cannot get
+/// a second.
 ///
 /// ```
 /// use glebe_contig::PoolLock;
@@ -84,7 +84,7 @@ impl PoolLock {
     ///
     /// # Errors
     /// [`TimedOut`](io::ErrorKind::TimedOut); a lock file that cannot be opened or has another
-    /// owner.
+    /// owner; a counter that cannot be lowered.
     pub fn within(patience: Duration) -> Result<Self, OsError> {
         Self::of(&Place::default(), patience)
     }
@@ -103,8 +103,8 @@ impl PoolLock {
         &self.notes
     }
 
-    /// Runs `map` while a mapping can get `missing` more surplus pages. The kernel sets them aside
-    /// at mmap, so the caller populates them without the lock.
+    /// Runs `map` while a mapping can get `missing` more surplus pages. The kernel promises these
+    /// at mmap, so the caller can populate them without the lock.
     ///
     /// # Errors
     /// EINVAL if this size has no surplus; a counter that cannot be changed; errors of `map`.
@@ -120,7 +120,8 @@ impl PoolLock {
         self.open(pool, window, || pool.set_overcommit(before + by), |_| map())
     }
 
-    /// Adds up to `more` pages, makes surplus persistent, and runs `body` with the number added.
+    /// Adds up to `more` pages and makes surplus persistent while `body` runs with the number
+    /// added.
     pub(super) fn with_pages<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -134,7 +135,7 @@ impl PoolLock {
         self.open(pool, window, raise, |made| body(made.saturating_sub(counts.surplus)))
     }
 
-    /// Runs `body`, which adds up to `most` pages step by step.
+    /// Runs `body`, which can grow the pool by up to `most` pages, step by step.
     pub(super) fn with_growth<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -175,7 +176,7 @@ impl PoolLock {
         })
     }
 
-    /// Adds `more` pages, or none. Returns the counts before, and the number that came.
+    /// Adds `more` pages for good, or none. Returns the counts before, and the number that came.
     pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<(PoolCounts, u64), OsError> {
         let counts = pool.counts()?;
         let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
@@ -225,7 +226,7 @@ impl PoolLock {
         let (windows, ignored) = self.read()?;
         let shown = self.locked.path().display().to_string();
         self.notes.extend(ignored.iter().map(|what| format!("{shown}: {what}")));
-        // Later windows are nested in earlier ones, so they close first.
+        // Later windows are nested in earlier ones, so they close in reverse.
         for window in windows.iter().rev() {
             let Some(pool) = Pool::find(&self.place.pools, window.size)? else { continue };
             let part = window.node.map(|node| pool.on_node(&self.place.nodes, node)).transpose()?;
@@ -272,7 +273,7 @@ impl Growing<'_> {
     }
 }
 
-/// An open window, closed on drop, or else by the next holder of the lock.
+/// A raised counter. Its drop lowers the counter; after a kill, the next holder of the lock does.
 struct Open<'a> {
     lock: &'a PoolLock,
     pool: &'a Pool,
@@ -307,7 +308,6 @@ fn count(pool: &Pool, counter: Counter) -> Result<u64, OsError> {
     }
 }
 
-/// Lowers the counter by the part of the window that was made, and returns that part.
 fn lower(pool: &Pool, window: Window) -> Result<u64, OsError> {
     let now = count(pool, window.counter)?;
     let made = window.made(now);
@@ -333,8 +333,8 @@ fn lock_first(paths: &[PathBuf], patience: Duration) -> Result<Locked, OsError> 
     }))
 }
 
-/// Returns true if the next path is worth a try. `NotFound` means that a directory is missing,
-/// since `lock` creates the file.
+/// Returns true if the next path is worth a try. `lock` creates the file, so `NotFound` means a
+/// missing directory.
 fn elsewhere(error: &OsError) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, ReadOnlyFilesystem};
     matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)

@@ -1,7 +1,7 @@
 //! Populates mappings within the limits of cgroups and machine.
 //!
 //! [`Gate`] reads the limits before each slice, so that a limit is an error and not an OOM kill. A
-//! slice that exceeds a limit only because of other slices waits for their end.
+//! slice that exceeds a limit only together with others waits for them.
 //!
 //! Lock: `turn`, shared during a slice, exclusive for a slice that waited.
 
@@ -20,11 +20,10 @@ use glebe_os::internal::sys::processes::thread::start_within;
 use glebe_os::units::{Bytes, PageSize};
 
 const SLICE: Bytes = Bytes::mib(64);
-/// Bytes left in a memory cgroup for page tables and others.
+/// Bytes left in a memory cgroup for other use, such as page tables.
 const GROUP_MARGIN: Bytes = Bytes::mib(16);
 const MACHINE_MARGIN: Bytes = Bytes::mib(64);
 
-/// Returns the bytes available without swapping or killing.
 pub(super) fn machine_available() -> Result<Bytes, Error> {
     Ok(meminfo::available()?.saturating_sub(MACHINE_MARGIN))
 }
@@ -38,7 +37,7 @@ pub(super) fn available_on(node: Option<Node>) -> Result<Bytes, Error> {
 
 pub(super) struct Gate {
     limits: Limits,
-    /// True for free memory, false for a pool.
+    /// True for ordinary memory, false for a hugetlb pool.
     ordinary: bool,
     node: Option<Node>,
     under_way: MappedWord,
@@ -102,7 +101,7 @@ pub(super) enum Order {
     Any,
 }
 
-/// Populates `mapping`, whose pages have the size `page`; after an error, in part.
+/// Populates `mapping`, whose pages have the size `page`; after an error, only in part.
 pub(super) fn populate(
     mapping: &Mapping,
     page: PageSize,
@@ -113,7 +112,8 @@ pub(super) fn populate(
     populate_until(None, mapping, page, order, options, gate).map(drop)
 }
 
-/// Begins no slice after `until` except the first. Returns true if all is populated.
+/// Populates `mapping`, but begins no slice after `until`, except the first. Returns true if all is
+/// populated.
 pub(super) fn populate_until(
     until: Option<Instant>,
     mapping: &Mapping,
@@ -136,7 +136,7 @@ pub(super) fn populate_until(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.max(1) {
-            // If no thread starts, this one takes all slices.
+            // If no other thread starts, this thread populates all slices.
             let _ = start_within(scope, || work.run());
         }
         work.run();

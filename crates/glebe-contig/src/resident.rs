@@ -1,4 +1,4 @@
-//! Moves memory into a [`Window`], and gives parts of it back.
+//! Moves memory into a [`Window`], and unpins parts to be given back.
 //!
 //! Lengths and offsets are bytes from the start of the memory.
 
@@ -19,8 +19,8 @@ impl Contig {
         Ok(Self { mapping, ..self })
     }
 
-    /// Returns the smallest part that can be given back, if any: the largest page, or a pinned
-    /// buffer.
+    /// Returns the smallest part that can be given back: the largest page, or a longer pinned
+    /// buffer. `None` for a dma-heap.
     #[doc(hidden)]
     pub fn unit(&self) -> Option<PageSize> {
         let page = |source| match source {
@@ -34,10 +34,10 @@ impl Contig {
         PageSize::new(largest.bytes().get().max(pinned.unwrap_or(0)))
     }
 
-    /// Unpins whole [units](Contig::unit); with `keep`, pins the remaining ones again.
+    /// Unpins whole [units](Contig::unit); with `keep`, pins the memory now in their place.
     ///
     /// # Errors
-    /// Those of io_uring_register(2): before Linux 5.13, or at RLIMIT_MEMLOCK. Nothing has changed
+    /// io_uring_register(2) fails before Linux 5.13, or at RLIMIT_MEMLOCK. Nothing has changed
     /// then.
     #[doc(hidden)]
     pub fn repin(&self, offset: Bytes, len: Bytes, keep: bool) -> Result<(), OsError> {
@@ -50,7 +50,7 @@ impl Contig {
         })
     }
 
-    /// Compares the runs that are left, like [`Contig::verify`].
+    /// Compares the runs `left` with their frames, like [`Contig::verify`].
     ///
     /// # Errors
     /// See [`Contig::verify`].

@@ -1,7 +1,7 @@
 //! [`grow_pool`] and [`shrink_pool`] resize the machine's hugetlb pool for good.
 //!
-//! No process owns the added pages. The kernel counts pages in use first, so a growing pool makes
-//! surplus pages persistent. Shrinking removes only idle pages: the kernel would make others
+//! No process owns the added pages. The kernel counts surplus pages first, so a growing pool makes
+//! them persistent. Shrinking removes only idle pages, because the kernel would make pages in use
 //! surplus.
 //!
 //! Counts are persistent pages. Lock: [`PoolLock`].
@@ -111,7 +111,7 @@ fn shrink_locked(
     meanwhile();
     pool.set_persistent(planned.write.1)?;
     let after = pool.counts()?;
-    // Restores pages taken before the write, which are surplus now.
+    // Pages that programs took meanwhile are surplus now; this makes them persistent again.
     let taken = after.surplus.saturating_sub(counts.surplus).min(pages);
     if taken > 0 {
         pool.set_persistent(after.persistent() + taken)?;
@@ -120,7 +120,6 @@ fn shrink_locked(
     Ok(PoolChange { pages, write: (planned.write.0, before - pages), ..planned })
 }
 
-/// The written number does not count surplus pages.
 fn spare(counts: &PoolCounts) -> u64 {
     counts.available().saturating_sub(counts.surplus).min(counts.persistent())
 }

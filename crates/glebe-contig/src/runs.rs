@@ -1,7 +1,7 @@
 //! Computes runs from page frames.
 //!
 //! Positions and lengths are base pages. Pages within a *grain* are contiguous by construction. A
-//! process that changed its user may not read its own pagemap; all frames are then hidden.
+//! process may lose access to its pagemap; all frames are then hidden.
 
 use std::io;
 
@@ -79,7 +79,7 @@ pub(super) fn longest(runs: &[Run]) -> Pages {
     Pages::new(runs.iter().map(|run| run.pages.len()).max().unwrap_or(1))
 }
 
-/// Joins grains with adjacent frames. One hidden frame hides all.
+/// Joins grains with adjacent frames. One hidden frame weakens the proof of all.
 pub(super) fn join(entries: &[Entry], grain: Pages) -> (Vec<Run>, Proof) {
     let hidden = entries.contains(&Entry::Hidden);
     if hidden && grain.get() == 1 {

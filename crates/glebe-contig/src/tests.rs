@@ -1,4 +1,4 @@
-//! Tests on the machine's own memory.
+//! Tests on this machine's memory.
 
 use std::time::Duration;
 
@@ -86,7 +86,6 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
     assert!((0..10).any(ascends), "never in the order of frames");
 }
 
-/// Returns bytes, or `None` if frames are hidden.
 fn longest_free() -> Option<Bytes> {
     let block = Pages::new(512);
     let uses = glebe_os::internal::sys::machine::kpage::uses(block).ok()?;
@@ -177,7 +176,7 @@ fn pools_below_a_large_transparent_huge_page_are_used_and_lengths_not_rounded_up
 
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-    // The first field after the name is the third.
+    // The first field after the name is field 3 of proc(5).
     let field = stat.rsplit_once(") ").unwrap().1.split(' ').nth(10 - 3).unwrap();
     field.parse().unwrap()
 }
@@ -188,7 +187,7 @@ fn order_costs_no_second_zeroing() {
         return;
     }
     const PAGES: u64 = 64;
-    // A pool that may grow would also look at parts of a larger page.
+    // `build` grows no pool here, because it would also split larger pages.
     let (lock, pool) =
         (PoolLock::acquire().unwrap(), Pool::of(PageSize::new(2 << 20).unwrap()).unwrap());
     let measured = lock.with_pages(&pool, 2 * PAGES, |came| {
@@ -238,7 +237,6 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
                 assert_eq!(memory.longest_run(), grain);
                 assert!(memory.held_by() != HeldBy::Nothing && memory.verify().unwrap().is_empty());
             }
-            // Programs that ignore the lock may have taken the pages.
             Err(error @ Error::PoolShort { .. }) => println!("skipped: {error}"),
             Err(error) => panic!("{error}"),
         }
@@ -249,7 +247,7 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
         return;
     }
     let pool = Pool::of(PageSize::new(2 << 20).unwrap()).unwrap();
-    // Holds the lock, or another test takes the child's pages.
+    // Holds the lock, so that no other test takes the child's pages.
     let status = PoolLock::acquire().unwrap().with_pages(&pool, 4, |_| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let test = "tests::nobody_may_use_pages_that_are_free_in_the_pool";
@@ -265,7 +263,7 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
     }
 }
 
-/// Root's lock is refused here, since anybody may write its directory.
+/// Root's lock is refused here, because any user may write its directory.
 #[test]
 fn idle_pages_are_had_though_the_lock_cannot_be() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
 //! [`Window`] records a raised counter of a hugetlb pool, which the next holder of the lock lowers
-//! after a kill. Pure: text in, text out.
+//! after a kill.
 //!
 //! The lock file holds one line for each window, in decimal:
 //!
@@ -9,9 +9,8 @@
 //! ```
 //!
 //! `BEFORE` is the counter's old value, `BY` the wanted difference, `NODE` the NUMA node of a
-//! changed part. Only the holder of the lock has windows, so the next holder finds only those of
-//! ended processes. Text of another boot and malformed lines are ignored. The words never change,
-//! since other versions of glebe read them.
+//! changed part. Text of another boot and malformed lines are ignored. The words never change,
+//! because other versions of glebe read them.
 
 use glebe_os::internal::sys::machine::numa::Node;
 use glebe_os::units::PageSize;
@@ -52,7 +51,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Returns the difference reached, if the counter is `now`.
+    /// Returns by how much the counter is raised, if its value is `now`.
     pub fn made(&self, now: u64) -> u64 {
         now.saturating_sub(self.before).min(self.by)
     }
@@ -72,7 +71,7 @@ impl Window {
     }
 }
 
-/// Parses the record. The strings describe ignored lines.
+/// The strings describe ignored lines.
 pub(super) fn parse(text: &[u8], boot_id: &str) -> (Vec<Window>, Vec<String>) {
     if text.is_empty() {
         return (Vec::new(), Vec::new());

@@ -1,13 +1,13 @@
-//! [`Bell`]: how hooks wake the keeper, or ask for one.
+//! [`Bell`] lets hooks wake the keeper thread, or ask for one.
 //!
 //! ```text
 //! mode   bit 0  FREES: frees wake the keeper            bit 2  PRESSED: memory is short
 //!        bit 1  GROWTH: new memory wakes the keeper     bit 3  THREAD: a keeper runs
 //! ```
 //! Ordering: the keeper stores the mode, then adds zero to the counters and reads them. A hook adds
-//! to a counter, then reads the mode. The later of the two changes sees the earlier one's writes,
-//! so the keeper never sleeps through a change. Amounts are in slices. Cost for a hook: a load. No
-//! lock.
+//! to a counter, then reads the mode. The later of the two changes sees the writes before the
+//! earlier change, so the keeper never sleeps through a change. Amounts are in slices. Cost for a
+//! hook: a load. No lock.
 
 use std::time::Duration;
 
@@ -23,18 +23,17 @@ const GROWTH: u32 = 1 << 1;
 const PRESSED: u32 = 1 << 2;
 const THREAD: u32 = 1 << 3;
 
-/// Least heap with a keeper.
+/// Smallest heap with a keeper, in slices.
 const HELD_MIN: u64 = (32 << 20) / SLICE as u64;
 /// New free slices that wake the keeper.
 const FREE_MIN: u64 = (1 << 20) / SLICE as u64;
-/// New slices in use that wake the keeper.
+/// Slices of new memory that wake the keeper.
 const GROWTH_STEP: u64 = (4 << 20) / SLICE as u64;
 
-/// Wakes the keeper.
 #[derive(Debug)]
 pub(crate) struct Bell {
     mode: FutexWord,
-    /// Free slices that wake the keeper.
+    /// Unmarked free slices at which a free wakes the keeper.
     free_at: AtomicU64,
     /// Growth wakes the keeper, or asks for one, at this total of `cold` slices.
     grown_at: AtomicU64,
@@ -62,7 +61,8 @@ impl Bell {
         self.mode.load(Ordering::Relaxed) & PRESSED != 0
     }
 
-    /// Wakes the keeper if enough is free. Returns true if a keeper would pay and none runs.
+    /// Wakes the keeper if enough is free. Returns true if no keeper runs and the heap is large
+    /// enough for one.
     pub(crate) fn freed(&self, counters: &Counters) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode & FREES == 0 {
@@ -78,9 +78,8 @@ impl Bell {
         mode & THREAD == 0 && self.would_pay(&counted)
     }
 
-    /// Wakes the keeper after growth, so that it runs before the program frees much and makes no
-    /// call for long. Needs free slices, or `is_asked`: no huge page is left. Returns true if a
-    /// keeper would pay and none runs.
+    /// Wakes the keeper after enough growth, if slices are free or `is_asked`. Returns true if no
+    /// keeper runs and the heap is large enough for one.
     pub(crate) fn grown(&self, counters: &Counters, is_asked: bool) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode & (FREES | GROWTH) == 0 {
@@ -108,7 +107,7 @@ impl Bell {
         }
     }
 
-    /// Forgets the keeper in a forked child, where another starts when it pays.
+    /// Forgets the parent's keeper in a forked child, so that a new one may start.
     pub(crate) fn is_gone(&self) {
         if self.mode.load(Ordering::Relaxed) != 0 {
             self.free_at.store(FREE_MIN, Ordering::Relaxed);
@@ -117,7 +116,7 @@ impl Bell {
         }
     }
 
-    /// Becomes the keeper. Returns false if one runs or none may start.
+    /// Claims the keeper's place.
     pub(crate) fn claim(&self) -> bool {
         let (ok, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         self.mode.compare_exchange(FREES, THREAD, ok, failed).is_ok()
@@ -151,8 +150,8 @@ impl Bell {
         }
     }
 
-    /// Sleeps for `rest` at most, until growth or, if it `hears_frees`, until `FREE_MIN` slices
-    /// were freed since the last look, which found `hot` free.
+    /// Sleeps for at most `rest`, until growth or, if `hears_frees`, until `FREE_MIN` more slices
+    /// than `hot` are free.
     pub(crate) fn sleep(
         &self,
         counters: &Counters,

@@ -1,11 +1,11 @@
 //! Declares the parts of mimalloc in use: objects, and memory handed to it.
 //!
-//! mimalloc calls the hook before it uses slices, and as soon as it frees them: [`prepare`] sets
-//! its delay to zero. During the call it holds none of its locks or, rarely, the lock of its
-//! arenas. Source: mimalloc.h and arena.c of version 3.3.2.
+//! mimalloc calls the hook before it uses slices, and as soon as it frees them, because [`prepare`]
+//! sets the delay to zero. During the call mimalloc holds none of its locks or, rarely, the lock of
+//! its arenas. Source: mimalloc.h and arena.c of version 3.3.2.
 //!
 //! # Safety
-//! The functions are C's: they take and return what malloc(3) does, unchecked.
+//! The C functions have the contracts of malloc(3), unchecked.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_long, c_void};
@@ -18,8 +18,8 @@ pub use libmimalloc_sys::{
     mi_usable_size, mi_zalloc, mi_zalloc_aligned,
 };
 
-/// mimalloc's hook: `true` before a use and `false` after, address, length in bytes, where to say
-/// that the slices read as zeros (may be null), and the arena's pointer.
+/// mimalloc's hook. Arguments: `true` before a use or `false` after it, address, length in bytes,
+/// where to store that the slices read as zeros (may be null), and the arena's pointer.
 pub type Hook = extern "C" fn(bool, *mut c_void, usize, *mut bool, *mut c_void) -> bool;
 
 extern "C" {
@@ -52,17 +52,17 @@ const ALLOW_THP: c_int = 43;
 /// Option: longest object in arenas, in KiB.
 const ARENA_MAX_OBJECT_SIZE: c_int = 45;
 
-/// First arena's length in bytes, mimalloc's own choice. Its tables begin each arena; objects of
-/// all sizes mix in the rest of the first 32 MiB.
+/// Bytes of the first arena, mimalloc's own choice. Each arena begins with mimalloc's tables;
+/// objects of all sizes mix in the rest of its first 32 MiB.
 pub const ARENA_FIRST: usize = 1 << 30;
-/// Longest arena: twice the length would make the tables too long.
+/// Bytes of the longest arena. At twice the length, the tables would be too long.
 pub const ARENA_MAX: usize = 8 << 30;
-/// Shortest arena; all lengths are multiples of it.
+/// Bytes of the shortest arena; all lengths are multiples of it.
 pub const ARENA_MIN: usize = 32 << 20;
-/// Longest object in an arena, beside the tables.
+/// Bytes of the longest object in an arena, beside the tables.
 pub const OBJECT_MAX: usize = ARENA_MAX - ARENA_MIN;
 
-/// Makes mimalloc call the hook at every free. Call it before the first.
+/// Makes mimalloc call the hook whenever it frees slices. Call it before the first object.
 pub fn prepare() {
     // SAFETY: the calls store options of mimalloc.
     unsafe {
@@ -72,9 +72,8 @@ pub fn prepare() {
     }
 }
 
-/// Stops mimalloc from asking for huge pages.
 pub(crate) fn refuse_huge_pages() {
-    // SAFETY: mimalloc's start, and a store to an option. Set before the start, the option would
+    // SAFETY: the calls start mimalloc and store an option. Before the start, the option would
     // apply to the whole process.
     unsafe {
         mi_process_init();
@@ -83,11 +82,11 @@ pub(crate) fn refuse_huge_pages() {
 }
 
 /// Hands reserved addresses to mimalloc, which calls `hook` before it touches any. Returns true if
-/// it took them.
+/// mimalloc took them.
 ///
 /// # Safety
 /// The addresses are reserved for good and only for this, and read as zeros once the hook made them
-/// accessible. The hook takes `with`.
+/// accessible. The hook accepts `with`.
 pub unsafe fn hand_over(base: usize, bytes: usize, hook: Hook, with: *mut c_void) -> bool {
     let at = ptr::with_exposed_provenance_mut(base);
     // SAFETY: the caller keeps the contract.
@@ -96,14 +95,12 @@ pub unsafe fn hand_over(base: usize, bytes: usize, hook: Hook, with: *mut c_void
     }
 }
 
-/// Takes all of mimalloc's shared locks, or none if one is held. Returns true if it took them.
-/// Never waits.
+/// Takes all of mimalloc's shared locks, or none if one is held. Never waits.
 pub(crate) fn try_lock() -> bool {
-    // SAFETY: mimalloc has started by the first object.
+    // SAFETY: mimalloc started with the first object.
     unsafe { glebe_engine_try_lock() }
 }
 
-/// Releases the locks.
 pub(crate) fn unlock() {
     // SAFETY: this thread took the locks.
     unsafe { glebe_engine_unlock() }
@@ -111,8 +108,8 @@ pub(crate) fn unlock() {
 
 /// Frees the locks in a forked child, which lacks their holders.
 pub(crate) fn renew_locks() {
-    // SAFETY: the process has one thread. A call of mimalloc that a forking handler interrupted
-    // goes on, and releases a lock that nobody else can have taken.
+    // SAFETY: the process has one thread. If a handler that forked interrupted a call of mimalloc,
+    // the call goes on, and releases a lock that no other thread can have.
     unsafe { glebe_engine_renew_locks() }
 }
 

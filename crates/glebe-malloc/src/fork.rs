@@ -1,10 +1,9 @@
 //! Keeps the heap sound across fork(2).
 //!
-//! A fork finds no claim under way. The child starts without a keeper, and with mimalloc's locks
+//! During a fork, no slice is claimed. The child starts without a keeper, and with mimalloc's locks
 //! free. While this process may have a child, and once in each child, free memory is dropped, not
-//! marked: the kernel keeps a marked page that a child has mapped, even after the child's end.
-//! Pages shared with a grandchild, or with a child's parent, may be marked in vain: they end in
-//! swap, or go back near a limit.
+//! marked, because the kernel keeps a marked page that a child has mapped, even after the child's
+//! end.
 //!
 //! Locks: *prepare* takes mimalloc's locks and the right to claim slices. A holder of the locks may
 //! wait for the right, so *prepare* takes all or waits with none. If a handler forks within
@@ -28,20 +27,20 @@ static IS_LOCKED: AtomicU32 = AtomicU32::new(0);
 const PATIENCE: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(50);
 
-/// Registers the steps at the first object, so that they run inside nearly all others. Returns true
-/// if they run. The first call allocates.
+/// Registers the steps at the first object, so that they run inside the steps of most libraries.
+/// Returns true if they will run. The first call allocates.
 pub(crate) fn begin() -> bool {
     atfork::add(&STEP).is_ok()
 }
 
-/// Returns true if no other process shares the free memory. Ask before marking.
+/// Returns true if no other process shares the free memory. To be called before marking.
 pub(crate) fn is_alone(space: &Space) -> bool {
     // A fork after this line sets the flag again.
     let is_alone = space.shared.swap(0, Ordering::Relaxed) == 0;
     if !is_alone && children::exist() {
         space.shared.store(1, Ordering::Relaxed);
     }
-    // Memory that is free now was shared, even if the child has ended. The next call returns true.
+    // Memory that is free now was shared, even if the child has ended.
     is_alone
 }
 
@@ -56,7 +55,7 @@ fn prepare() {
             return;
         }
         drop(held);
-        // Sleeps of the C library are cancellation points.
+        // Not a sleep of the C library, because these are cancellation points.
         wait(&FutexWord::new(0), 0, Some(NAP));
     }
 }

@@ -1,27 +1,27 @@
-//! [`Gate`] tells each allocating call if work is due, and which addresses are the heap's.
+//! [`Gate`] shows each allocating call if work is due, and which addresses are the heap's.
 //!
 //! ```text
 //! word   63 something is due | ... | 28 always | ... | 3-0 what is due
 //! ```
 //! While work is due the word is a negative number, below any size. Otherwise it is `LARGE`, the
-//! least size that may lack room. One comparison answers both.
+//! least size that may lack room. So one comparison with the size suffices.
 //!
-//! Each crate with entries owns its gate as a static: a compiler reaches another crate's static in
-//! three instructions instead of one. Entries do the work outside the locks of mimalloc and the C
-//! library; hooks never do. Cost: a load and a comparison. No lock.
+//! Each crate with entry points owns its gate as a static, because reaching another crate's static
+//! takes three instructions instead of one. Entry points do the work outside the locks of mimalloc
+//! and the C library; hooks never do it. Cost: a load and a comparison. No lock.
 
 use std::ops::Range;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Work: start the heap; hand over an arena, since half of the last is used; start a keeper.
-/// `CLOSED`: the heap is starting.
+/// Work: start the heap; hand over an arena, because half of the last is used; start a keeper.
+/// `CLOSED` keeps work due at every entry.
 pub(crate) const START: u64 = 1;
 pub(crate) const ARENA: u64 = 1 << 1;
 pub(crate) const THREAD: u64 = 1 << 2;
 const CLOSED: u64 = 1 << 3;
 const DUE: u64 = 1 << 63;
-/// Bytes. Smaller objects fit in half an arena.
+/// Smaller objects (in bytes) fit in half an arena.
 pub(crate) const LARGE: usize = 256 << 20;
 
 /// The heap's gate, passed to [`start`](crate::heap::start) and
@@ -72,11 +72,11 @@ impl Gate {
         self.word.fetch_or(DUE | due, Ordering::Relaxed);
     }
 
-    /// Takes the due work among `of`. The caller does it.
+    /// Takes the due work among `of`, which the caller must do.
     pub(crate) fn take(&self, of: u64) -> u64 {
         let due = self.word.fetch_and(!of, Ordering::AcqRel) & of;
         let (done, ok, failed) = (LARGE as u64, Ordering::AcqRel, Ordering::Relaxed);
-        // Fails if more is due by now.
+        // Fails if other work is due.
         let _ = self.word.compare_exchange(DUE | done, done, ok, failed);
         due
     }

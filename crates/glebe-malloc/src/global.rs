@@ -1,4 +1,4 @@
-//! [`Glebe`]: the heap as the allocator of a Rust program.
+//! [`Glebe`] is the heap as the allocator of a Rust program.
 //!
 //! The first allocation starts the heap with the options in `GLEBE_MALLOC`, except those for
 //! reports: programs have [`Stats::now`](crate::stats::Stats::now). Cost: mimalloc's, a load and a
@@ -32,10 +32,10 @@ static GATE: Gate = Gate::new();
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Glebe;
 
-/// Alignment of objects of at least this size; smaller ones have a word's.
+/// Alignment in bytes of objects of at least this size; smaller objects have a word's alignment.
 const USUAL_ALIGN: usize = 16;
 
-/// Returns true if any object of the layout's size has its alignment.
+/// Returns true if every object of this size has this alignment.
 #[inline]
 fn is_usual(layout: Layout) -> bool {
     let (size, align) = (layout.size(), layout.align());

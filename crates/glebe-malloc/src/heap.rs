@@ -1,7 +1,7 @@
 //! The process's heap: its space, mimalloc's hook, and the calls of users.
 //!
 //! Hooks ask the [`Gate`] for work, and the next entry does it. Hooks keep `errno`, allocate
-//! nothing and do not panic. Public counts are in bytes. Cost of a hook: some ns a slice.
+//! nothing and do not panic. Public counts are in bytes. Cost of a hook: some ns per slice.
 //!
 //! # Safety
 //! mimalloc calls the hook with the space that was handed over, which lives for ever, and addresses
@@ -30,12 +30,12 @@ use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 
 static GATE: AtomicPtr<Gate> = AtomicPtr::new(ptr::null_mut());
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
-/// Slices handed to mimalloc; first slice of its last arena; slices of its tables.
+/// Slices handed to mimalloc; first slice of the last arena; slices of mimalloc's tables.
 static HANDED: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 static TABLES: AtomicU64 = AtomicU64::new(0);
-/// Bytes of the space: the machine's memory, rounded up to `ROUND`, at most `SPACE_MAX`. On refusal
-/// half is tried, down to `SPACE_MIN`.
+/// Bytes of the space: by default the machine's memory, rounded up to `ROUND`, at most `SPACE_MAX`.
+/// If the kernel refuses, half is tried, down to `SPACE_MIN`.
 const ROUND: u64 = 16 << 30;
 pub(crate) const SPACE_MAX: u64 = 2 << 40;
 pub(crate) const SPACE_MIN: u64 = 64 << 20;
@@ -49,10 +49,10 @@ pub struct Settings {
     pub huge: bool,
     /// Uses the page layer; `false` leaves all to mimalloc.
     pub pages: bool,
-    /// Time from free to mark.
+    /// Least time from free to mark.
     pub age: Duration,
-    /// Room below a limit, at rest at most a quarter of it. `None`: 256 MiB, and the policy's own
-    /// while nobody else takes memory.
+    /// Bytes to keep free below a memory limit; usually at most a quarter of the limit. `None`: 256
+    /// MiB, or less while no other process takes memory.
     pub margin: Option<Bytes>,
     /// Longest space in bytes; `None`: the machine's memory.
     pub addresses: Option<Bytes>,
@@ -92,15 +92,15 @@ pub fn at_entry(gate: &'static Gate, size: usize) {
     }
 }
 
-/// Starts the heap behind a gate, before the first use of mimalloc. Later calls, or with another
-/// gate, do nothing. Allocates nothing until mimalloc can.
+/// Starts the heap behind a gate, before the first use of mimalloc. Later calls do nothing.
+/// Allocates nothing before mimalloc works.
 pub fn start(gate: &'static Gate, settings: &Settings) {
     if gate.take(START) == 0 {
         return;
     }
     if !settings.pages {
-        // mimalloc's locks need the steps around forks. Huge pages are off: nobody would watch a
-        // limit.
+        // mimalloc's locks need the steps around forks. Huge pages are off, because no keeper
+        // watches a limit.
         engine::refuse_huge_pages();
         fork::begin();
         return;
@@ -112,7 +112,7 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
     let _kept = errno::keep();
     keeper::set(settings);
     if let Some(space) = reserve(settings.addresses) {
-        // The hook may run at once. Without an arena mimalloc works unchanged.
+        // Stores the space first, because the hook may run at once.
         SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Release);
         let (base, bytes) = space.memory_of(0, space.states().len());
         gate.set_own(base..base + bytes);
@@ -161,8 +161,8 @@ fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
     None
 }
 
-/// Hands over more if mimalloc lacks free chunks for a large object. Otherwise it would map an
-/// arena for good, without the hook.
+/// Hands over more if mimalloc lacks free chunks for a large object. Otherwise mimalloc would map
+/// an arena for good, without the hook.
 fn make_room(space: &'static Space, size: usize) {
     let chunks = size.saturating_add(SLICE).div_ceil(engine::ARENA_MIN);
     if chunks * engine::ARENA_MIN > engine::OBJECT_MAX {
@@ -181,8 +181,8 @@ fn make_room(space: &'static Space, size: usize) {
 }
 
 /// Hands over the next piece of the space, at least `least` bytes if possible. Returns true if
-/// mimalloc took it. mimalloc's tables there get no huge pages, because mimalloc touches few of
-/// their pages.
+/// mimalloc took it. Mimalloc's tables there get no huge pages, because few of their pages are
+/// touched.
 fn hand_over(space: &'static Space, least: usize) -> bool {
     let (all, from) = (space.states().len(), HANDED.load(Ordering::Acquire) as usize);
     let slices = (all - from).min(next_arena(from * SLICE).max(least) / SLICE);
@@ -222,7 +222,6 @@ fn next_arena(handed: usize) -> usize {
     power.clamp(engine::ARENA_FIRST, engine::ARENA_MAX)
 }
 
-/// Runs around every use of slices.
 extern "C" fn hook(
     is_begin: bool,
     at: *mut c_void,
@@ -295,7 +294,7 @@ pub fn trim(keep: usize) -> usize {
     })
 }
 
-/// The heap's counts, in bytes or calls. Beside running threads they may disagree slightly.
+/// The heap's counts, in bytes or calls. While threads run, they may disagree slightly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// In use.
@@ -346,8 +345,8 @@ pub fn counts() -> Counts {
     }
 }
 
-/// Returns the resident bytes of marked memory; `None` if the kernel does not say. Counts what the
-/// kernel took as purged. About 2 ms a GiB. Signal handlers may call it.
+/// Returns the resident bytes of marked memory; `None` if the kernel does not say. Counts memory
+/// that the kernel took as purged. About 2 ms per GiB. Signal handlers may call it.
 #[must_use]
 pub fn audit() -> Option<u64> {
     let _kept = errno::keep();

@@ -1,10 +1,10 @@
-//! The keeper: a thread that marks what stayed free and gives back what others need.
+//! The keeper thread marks memory that stayed free, and gives memory back that others need.
 //!
-//! It starts when it pays, at a heap of 32 MiB, with all signals blocked and, if the kernel allows,
-//! its own table of open files. It sleeps without a timer while nothing ages and the kernel can
-//! take all that is free. Near a limit it keeps looking, and frees give whole units back at once.
-//! Hooks wake it by the [`Bell`]. Times are wall time; amounts are in slices. Cost: some µs a turn,
-//! some tens a look. Lock: the right to claim slices, a unit at a time.
+//! It starts once the heap has 32 MiB, with all signals blocked and, if the kernel allows, its own
+//! table of open files. It sleeps without a timer while no free memory waits for a mark and the
+//! kernel can take almost all of it. Near a limit it keeps checking how short memory is, and frees
+//! give whole units back at once. Hooks wake it by the [`Bell`]. Amounts are in slices. Cost: some
+//! µs per turn, some tens per look. Lock: the right to claim slices, a unit at a time.
 
 mod own;
 mod settings;
@@ -40,27 +40,26 @@ const HAS_FILES: u32 = 1 << 1;
 const HAS_GAUGE: u32 = 1 << 2;
 const HAS_GROUP: u32 = 1 << 3;
 
-/// The keeper looks at intervals while only it could give back this number of slices.
+/// Watched slices from which on the keeper looks at intervals.
 const WATCHED_MIN: u64 = (4 << 20) / SLICE as u64;
-/// Pause of a gauge that sees plenty of room.
+/// Pause between looks while the gauge sees plenty of room.
 const CALM: Duration = Duration::from_secs(1);
-/// Turns of an age, and the shortest turn.
+/// Number of turns in an age, and the shortest turn.
 const AGE_TURNS: u8 = 4;
 const TURN_MIN: Duration = Duration::from_millis(10);
-/// Turn near a limit, also the longest pause for `ALERT` after memory was short.
+/// Longest turn near a limit, and longest pause between looks for `ALERT` after memory was short.
 const TURN_HASTY: Duration = Duration::from_millis(4);
 const ALERT: Duration = Duration::from_secs(1);
-/// Usage that rises by less than this part of the limit (a shift) within the policy's lead is
-/// still.
+/// Usage counts as still if it rises by at most this part of the limit (a shift) within the
+/// policy's lead.
 const STILL_SHIFT: u32 = 6;
 /// Least time between looks at marked memory.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
 const STACK: usize = 256 << 10;
 
-/// Lets the thread start when it pays. Forks must run the steps, or a child would take its parent's
-/// thread for its own. Call it by the first object: another library's step around a fork may start
-/// the thread.
+/// Lets the thread start. Forks must run the steps, or a child would take its parent's thread for
+/// its own.
 pub(crate) fn allow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     BELL.allow();
@@ -71,8 +70,8 @@ pub(crate) fn is_called(is_whole: bool) -> bool {
     BELL.is_called(is_whole)
 }
 
-/// Handles a free: gives whole units back if memory is short. Returns true if a keeper would pay
-/// and none runs.
+/// Handles a free: gives whole units back if memory is short. Returns true if a keeper should
+/// start.
 pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> bool {
     if is_whole && BELL.is_pressed() {
         space.give_back_at(slices);
@@ -80,7 +79,6 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
     BELL.freed(&space.counters)
 }
 
-/// Handles growth. Returns true if a keeper would pay and none runs.
 pub(crate) fn grown(space: &Space) -> bool {
     BELL.grown(&space.counters, space.ration.is_used_up())
 }
@@ -92,10 +90,10 @@ pub(crate) fn is_gone() {
 }
 
 /// Starts the thread unless it runs. Allocates. Does nothing in a child without the steps, whose
-/// bell describes the parent.
+/// bell still describes the parent's keeper.
 pub(crate) fn start(space: &Space) {
-    // A thread started in a vfork(2) child would end with the child, and this process would wait
-    // for it for ever.
+    // A thread started in a vfork(2) child would end with the child, but the shared bell would
+    // still count it.
     let is_own = PROCESS.load(Ordering::Relaxed) == std::process::id();
     if !is_own || atfork::is_without_steps() || !BELL.claim() {
         return;
@@ -117,7 +115,6 @@ pub(crate) fn looks() -> u64 {
     LOOKS.load(Ordering::Relaxed)
 }
 
-/// Returns the mechanisms without `addresses`.
 pub(crate) fn mechanisms() -> Mechanisms {
     let has = HAS.load(Ordering::Relaxed);
     Mechanisms {
@@ -143,7 +140,6 @@ fn run() {
 struct Keeper {
     space: &'static Space,
     gauge: Option<Gauge>,
-    /// Last try to make a gauge.
     tried: Instant,
     has_own_files: bool,
     is_huge: bool,
@@ -155,11 +151,11 @@ struct Keeper {
     is_due: bool,
     /// Unmarked free slices after the last turn.
     hot: u64,
-    /// True below twice the margin of room.
+    /// True if the room is below twice the margin.
     is_near: bool,
     is_pressed: bool,
     short_at: Option<Instant>,
-    /// Totals at the last look: taken cold, and dropped hot.
+    /// Slices taken cold, and dropped hot, until the last look.
     exchanged: (u64, u64),
 }
 
@@ -187,12 +183,12 @@ impl Keeper {
             is_near: false,
             is_pressed: false,
             short_at: None,
-            // The program may still touch what it took before.
+            // Counts all taken slices as new, because the program may not yet have touched them.
             exchanged: (0, counted.dropped_hot),
         }
     }
 
-    /// Looks and marks if due. Returns the time until the next; `None`: sleep until woken.
+    /// Looks and marks if due. Returns the time until the next turn or look; `None`: until woken.
     fn turn(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let is_turn = now.saturating_duration_since(self.turned) >= self.turn_time();
@@ -217,17 +213,18 @@ impl Keeper {
             return Some(to_turn.min(to_look));
         }
         // The kernel takes marked memory by itself, but page by page, even of huge pages. Near a
-        // limit the keeper watches it too.
+        // limit the keeper watches marked memory too.
         let watched = counted.hot() + if self.is_near { counted.volatile() } else { 0 };
         (watched >= WATCHED_MIN || self.is_pressed).then_some(to_look)
     }
 
-    /// Returns true if others could fill the room within moments.
+    /// Returns true if looks are due more often than once a second.
     fn is_limited(&self) -> bool {
         self.pause < CALM
     }
 
-    /// Returns true if huge pages are marked at once: that costs a twentieth of filling them again.
+    /// Returns true if huge pages are marked at once, because that costs a twentieth of filling
+    /// them again.
     fn is_hasty(&self) -> bool {
         self.is_huge && self.is_limited()
     }
@@ -284,8 +281,8 @@ impl Keeper {
         self.short_at.is_some_and(|at| at.elapsed() < ALERT)
     }
 
-    /// Returns true if nobody else takes memory. Free memory then stays, even with less room than
-    /// others could fill before the next look.
+    /// Returns true if no other process takes memory. Then free memory stays, even with little
+    /// room.
     fn is_quiet(&self, reading: &Reading) -> bool {
         let Some(pressure) = reading.pressure else { return false };
         let ahead = reading.margin.saturating_sub(settings::policy().still_margin(pressure.limit));
@@ -323,7 +320,6 @@ impl Keeper {
         reading
     }
 
-    /// Makes frees give whole units back at once while the room is below the margin.
     fn press(&mut self, reading: &Reading) {
         let short = |pressure: Pressure| pressure.room() < reading.margin;
         self.is_pressed = reading.pressure.is_some_and(short);
@@ -337,8 +333,8 @@ impl Keeper {
         self.space.give_back(crowded, Which::Volatile);
     }
 
-    /// Returns true if a free ends a rest. Near a limit none does: the next look is soon, and
-    /// memory marked sooner is lost more often.
+    /// Returns true if frees end this rest: if it is endless or, away from a limit, longer than a
+    /// turn.
     fn hears_frees(&self, rest: Option<Duration>) -> bool {
         rest.is_none_or(|rest| !self.is_limited() && rest > self.turn_time())
     }

@@ -1,4 +1,4 @@
-//! An allocator whose `free` marks memory volatile: a page layer under mimalloc.
+//! An allocator that marks freed memory volatile: a page layer under mimalloc.
 //!
 //! Freed memory stays mapped and ready for use, while the kernel may take it. mimalloc manages
 //! objects ([`engine`]); this crate manages mimalloc's free memory. [`heap`] has mimalloc's hook,

@@ -1,8 +1,8 @@
 //! [`Options`]: the user's settings in `GLEBE_MALLOC`, read without allocating.
 //!
-//! Commas separate words; the last of a kind counts. A line on standard error names an unknown
-//! word, which is ignored: an allocator must not end a program. A process with more rights than its
-//! user ignores the variable.
+//! Commas separate words; the last word of a kind counts. A line on standard error names an unknown
+//! word, which is ignored, because an allocator must not end a program. A process with more rights
+//! than its user ignores the variable.
 
 mod words;
 
@@ -56,7 +56,7 @@ pub struct Report {
     pub format: Format,
 }
 
-/// A report's path: `%p` means the process number, `%%` means `%`.
+/// A report's path. `%p` means the process number, `%%` means `%`.
 #[derive(Clone, Debug)]
 pub struct Path {
     bytes: [u8; PATH_MAX],
@@ -87,7 +87,7 @@ const KNOWN: &str = "is not known; known are stats, stats=PATH, pid=N, signal=NA
     format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE, \
     addresses=SIZE";
 
-/// Reads the environment. Complains about unknown words.
+/// Reads the environment. Complains about wrong words.
 #[must_use]
 pub fn from_environment() -> Options {
     let mut value = [0; LEN_MAX];
@@ -121,7 +121,7 @@ fn parse<'a>(text: &'a [u8], mut complain: impl FnMut(Complaint<'a>)) -> Options
 }
 
 impl Options {
-    /// Takes a word. Returns advice if it is wrong.
+    /// Takes a word. Returns advice if the word is wrong.
     fn take(&mut self, word: &[u8]) -> Result<(), &'static str> {
         let mut parts = word.splitn(2, |&byte| byte == b'=');
         let (name, value) = (parts.next().unwrap_or_default(), parts.next());

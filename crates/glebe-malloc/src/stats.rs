@@ -1,4 +1,4 @@
-//! [`Stats`]: all statistics, in one table.
+//! [`Stats`] has all statistics, from one table.
 //!
 //! The table defines the struct, its three forms of text, and each number's description. Writing
 //! allocates nothing, for signal handlers and short memory. Units: bytes or calls. Source:
@@ -74,26 +74,26 @@ statistics! {
     Gauge live_bytes "slices that hold objects";
     Gauge free_bytes "free and not marked: the kernel cannot take it";
     Gauge volatile_bytes "free and marked: the kernel may take it, and may have taken part";
-    Gauge volatile_resident_bytes "of the marked, what the kernel has not taken";
-    Gauge rss_bytes "what the process has in memory";
-    Gauge rss_less_reclaimable_bytes "that, less what the kernel may take at any moment";
+    Gauge volatile_resident_bytes "marked memory that is still in memory";
+    Gauge rss_bytes "resident memory of the process";
+    Gauge rss_less_reclaimable_bytes "rss without the memory that the kernel may take now";
     Counter marked_bytes "free memory that was marked";
-    Counter purged_bytes "of the marked, what the kernel was found to have taken";
-    Counter given_back_bytes "free memory given back at once: memory was short, or by trim";
-    Counter reused_warm_bytes "memory used again that was still there, as far as is known";
-    Counter reused_cold_bytes "memory used for the first time, or after it was gone";
-    Counter looks "how often it was looked how short memory is";
+    Counter purged_bytes "marked memory that the kernel was found to have taken";
+    Counter given_back_bytes "free memory given back at once: memory was short, or a trim";
+    Counter reused_warm_bytes "memory used again that the kernel had not taken, if known";
+    Counter reused_cold_bytes "memory used for the first time, or after the kernel took it";
+    Counter looks "looks at how short memory is";
     Counter calls "system calls that marked or gave back";
-    Counter refused "of these, refused by the kernel";
-    Gauge address_bytes "addresses of the heap; 0: mimalloc is alone, and only the RSS is told";
-    Gauge table_bytes "slices of mimalloc's own tables, most of them never touched";
-    Gauge huge_pages "1 where a unit of marking is a huge page; known once there is a keeper";
+    Counter refused "calls that the kernel refused";
+    Gauge address_bytes "addresses of the heap; 0 if only mimalloc runs: then only rss is known";
+    Gauge table_bytes "slices of mimalloc's own tables, mostly never touched";
+    Gauge huge_pages "1 if the unit of marking is a huge page; known once there is a keeper";
     Gauge keeper "1 while there is a thread that marks and gives back";
-    Gauge own_files "1 where that thread has a table of open files of its own";
-    Gauge gauge "1 where it can tell how short memory is";
-    Gauge group "1 where the tightest limit was a memory cgroup's";
-    Gauge audit "1 where the kernel tells what of the marked it took; 0: that is unknown";
-    Counter deepbind_opens "calls of dlopen from which RTLD_DEEPBIND was taken away";
+    Gauge own_files "1 if that thread has its own table of open files";
+    Gauge gauge "1 if that thread can see how short memory is";
+    Gauge group "1 if the tightest limit was a memory cgroup's";
+    Gauge audit "1 if the kernel says which marked memory it took; 0 if not";
+    Counter deepbind_opens "calls of dlopen that lost RTLD_DEEPBIND";
 }
 
 static DEEPBIND: AtomicU64 = AtomicU64::new(0);
@@ -104,8 +104,8 @@ pub fn count_deepbind() {
 }
 
 impl Stats {
-    /// Returns the current statistics: a system call per unit with marked memory. Signal handlers
-    /// may call it.
+    /// Returns the current statistics. Cost: a system call per unit with marked memory. Signal
+    /// handlers may call it.
     #[must_use]
     pub fn now() -> Self {
         let (counts, has) = (heap::counts(), heap::mechanisms());

@@ -1,5 +1,4 @@
-//! Atomics and futex waits, real ones or the model checker's (`--cfg loom`). Nothing else in the
-//! crate names `std::sync::atomic`.
+//! Atomics and futex waits: real ones, or the model checker's (`--cfg loom`).
 
 #[cfg(loom)]
 mod model;
@@ -24,7 +23,7 @@ mod real {
 
     use super::FutexWord;
 
-    /// Sleep if the kernel refuses futex waits.
+    /// Sleep without a `time` if the kernel refuses futex waits.
     const INSTEAD: Duration = Duration::from_micros(100);
 
     /// Sleeps while `word` equals `seen`, at most for `time`; may return early.

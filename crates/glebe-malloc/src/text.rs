@@ -5,7 +5,7 @@ use core::fmt;
 
 use glebe::internal::sys::files::plain_file::{self, Plain};
 
-/// Bytes; a signal handler's stack may be small.
+/// Bytes of a piece; few, because a signal handler's stack may be small.
 const PIECE: usize = 512;
 
 /// Text on its way to a file. Dropping it writes the last piece.
@@ -48,7 +48,7 @@ impl Drop for Out<'_> {
     }
 }
 
-/// Bytes as readable text: `?` replaces the unprintable, and long text is cut.
+/// Bytes as readable text: `?` replaces unprintable bytes, and long text is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a [u8]);
 

@@ -1,5 +1,5 @@
 //! Tests a Rust program on the heap: threads, zeros, alignments.
-#![allow(unsafe_code)] // objects by their layout
+#![allow(unsafe_code)] // Safety: each test touches only its own objects.
 
 use std::alloc::{alloc, alloc_zeroed, dealloc, realloc, Layout};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -55,7 +55,7 @@ fn collections_in_threads_hold_what_was_put_in() {
                     }
                 }
                 for (key, value) in &tree {
-                    // The inverse of 7.
+                    // 17143 is the inverse of 7 modulo 20000.
                     let n = key * 17_143 % 20_000;
                     assert!(value.len() == n % 300 && value.iter().all(|&byte| byte == n as u8));
                 }
@@ -64,7 +64,6 @@ fn collections_in_threads_hold_what_was_put_in() {
         })
         .collect();
     drop(to);
-    // Another thread made the strings.
     for (worker, strings) in from {
         for (n, string) in strings.into_iter().enumerate() {
             assert_eq!(string, format!("{worker}-{n}"));
@@ -130,7 +129,6 @@ fn what_cannot_be_had_is_an_error_and_no_end() {
     assert!(unsafe { alloc(layout) }.is_null());
 }
 
-/// Ended threads leave nothing behind that is not used again.
 #[test]
 fn threads_that_come_and_go_do_not_grow_the_heap() {
     let _alone = alone();
@@ -157,7 +155,7 @@ fn are_all(blocks: &[Vec<u8>], value: u8) -> bool {
     blocks.iter().flatten().step_by(4096).all(|&byte| byte == value)
 }
 
-/// Drops 150 MiB. Returns true if most is soon marked or given back.
+/// Drops 150 MiB. Returns true if 100 MiB are soon marked or given back.
 fn is_let_go(blocks: Vec<Vec<u8>>) -> bool {
     let went = || {
         let now = Stats::now();

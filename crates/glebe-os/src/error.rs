@@ -12,7 +12,7 @@ pub struct OsError {
 }
 
 impl OsError {
-    /// Makes the error of `call` on `subject`: a path, an address range or a size.
+    /// Makes the error of `call` on `subject`, such as a path or an address range.
     #[must_use]
     pub fn new(call: &'static str, subject: impl Into<String>, source: io::Error) -> Self {
         Self { call, subject: subject.into(), source }

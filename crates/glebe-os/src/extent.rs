@@ -1,7 +1,6 @@
 //! [`Extent`] is a half-open range of positions, `start..end`, in its owner's unit.
 //!
-//! An extent is never empty and its end fits `u64`. Cost: O(n) for a list, O(n log n) for `merged`
-//! of an unsorted list.
+//! An extent is never empty and its end fits `u64`.
 
 use std::fmt;
 
@@ -15,7 +14,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Returns `len` positions from `start`; `None` if empty or if the end overflows.
+    /// Returns `len` positions from `start` on, or `None` if `len` is zero or the end overflows.
     #[must_use]
     pub const fn new(start: u64, len: u64) -> Option<Self> {
         match (len, start.checked_add(len)) {
@@ -48,7 +47,7 @@ impl Extent {
         self.start + self.len
     }
 
-    /// Returns true if `other` is inside this extent.
+    /// Returns true if `other` lies within this extent.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end() <= self.end()
@@ -60,19 +59,19 @@ impl Extent {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// Returns the shared positions.
+    /// Returns the positions in both extents, if any.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::between(self.start.max(other.start), self.end().min(other.end()))
     }
 
-    /// Returns the address and length of these pages in memory at `base`.
+    /// Returns the extent's address and its length in bytes. Positions count pages from `base` on.
     #[inline]
     pub fn place(self, base: usize, page: PageSize) -> (usize, Bytes) {
         (base + Pages::new(self.start).bytes(page).as_usize(), Pages::new(self.len).bytes(page))
     }
 
-    /// Returns the parts before and after `other`.
+    /// Returns the parts of this extent before and after `other`.
     pub fn without(self, other: Self) -> impl Iterator<Item = Self> {
         let before = Self::between(self.start, self.end().min(other.start));
         let behind = Self::between(self.start.max(other.end()), self.end());
@@ -80,7 +79,7 @@ impl Extent {
     }
 }
 
-/// Sorts extents and joins neighbours.
+/// Sorts extents and joins those that overlap or touch.
 #[doc(hidden)]
 pub fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
     if !extents.is_sorted() {
@@ -93,7 +92,8 @@ pub fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
     merged
 }
 
-/// Adds an extent that starts at or after the last one's start.
+/// Adds an extent that starts at or after the last one's start. Joins both if they overlap or
+/// touch.
 #[doc(hidden)]
 pub fn push(extents: &mut Vec<Extent>, next: Extent) {
     match extents.last_mut() {

@@ -1,4 +1,4 @@
-//! For the other crates of glebe only: it changes without notice.
+//! This module is for the other crates of glebe only, and changes without notice.
 #![allow(
     missing_docs,
     clippy::missing_errors_doc,

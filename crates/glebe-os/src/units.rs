@@ -1,6 +1,6 @@
-//! [`Bytes`], [`Pages`] and [`Pfn`] are separate types, so that no unit is confused.
+//! [`Bytes`], [`Pages`] and [`Pfn`] are separate types, so that the compiler rejects mixed units.
 //!
-//! Each conversion takes the [`page_size`](crate::page_size), which is read at run time.
+//! [`page_size`](crate::page_size) returns the base page size.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -9,7 +9,7 @@ use std::ops::{Add, Sub};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(u64);
 
-/// A number of base pages, or a page's index in its mapping.
+/// A number of pages of one size, or the index of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pages(u64);
 
@@ -17,7 +17,7 @@ pub struct Pages(u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pfn(u64);
 
-/// The size of a base page: a power of two.
+/// The size of a page, a power of two in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageSize {
     shift: u32,
@@ -38,7 +38,7 @@ macro_rules! unit {
                 self.0
             }
 
-            /// Returns the number as an index.
+            /// Returns the number as a `usize`.
             ///
             /// # Panics
             /// If the number does not fit `usize`.
@@ -135,7 +135,7 @@ impl Pages {
     /// Returns the length in bytes.
     ///
     /// # Panics
-    /// On overflow, which [`Pages::checked_bytes`] reports.
+    /// On overflow; [`Pages::checked_bytes`] returns `None` instead.
     #[must_use]
     pub fn bytes(self, page: PageSize) -> Bytes {
         self.checked_bytes(page).expect("more bytes than a u64 counts")
@@ -143,7 +143,7 @@ impl Pages {
 }
 
 impl Pfn {
-    /// Returns the frame number `pages` later.
+    /// Returns the frame number plus `pages`.
     #[must_use]
     pub const fn plus(self, pages: Pages) -> Self {
         Self(self.0 + pages.0)
@@ -175,7 +175,7 @@ impl PageSize {
 }
 
 impl fmt::Display for Bytes {
-    /// Prints the largest binary unit that fits, such as `1.5 GiB`.
+    /// Prints the amount in the largest binary unit that fits, such as `1.5 GiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, name) in
             [(60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")]

@@ -34,7 +34,7 @@ fn pools() -> BTreeMap<String, String> {
     all
 }
 
-/// Keeps only the key of rows that other processes may change.
+/// Clears the results in rows that other processes may change.
 fn lasting(support: &Support) -> Vec<Mechanism> {
     let changing = |key: &str| ["hugetlb.", "cgroup."].iter().any(|prefix| key.starts_with(prefix));
     let mut rows = support.mechanisms().to_vec();
@@ -59,7 +59,7 @@ fn leaves_nothing() {
     let after = (descriptors(), mappings(), status("VmLck:"), status("VmPin:"));
     assert_eq!(before, after, "(descriptors, mappings, locked, pinned)");
 
-    // Others may change a pool for a while, but not at every probe.
+    // Other processes may change a pool, but not at every probe.
     let untouched = (0..200).any(|_| {
         let before = pools();
         drop(Support::probe());

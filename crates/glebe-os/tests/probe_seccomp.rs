@@ -17,7 +17,6 @@ const REFUSED: [(libc::c_long, &str, &str); 6] = [
     (libc::SYS_memfd_create, "memfd", "memfd_create"),
 ];
 
-/// Refuses these calls to this thread, permanently.
 fn refuse(errno: libc::c_int) -> bool {
     let op = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     // The filter's input begins with the call's number.
@@ -55,7 +54,7 @@ fn the_profile_is_the_remedy() {
             assert_eq!(row.state, State::No, "{row:?}");
             let profile = format!("allow {call}");
             assert!(row.remedy.contains(&profile) && row.remedy.contains("seccomp"), "{row:?}");
-            // EPERM can only come from the profile, so it is the first remedy.
+            // EPERM can only come from the profile, so the profile is the first remedy.
             assert!(errno == libc::ENOSYS || row.remedy.starts_with("allow "), "{row:?}");
         }
         assert!(!row("rseq.libc").remedy.contains("tunables"));

@@ -1,7 +1,8 @@
-//! The C library's second names of its allocator, called by programs that replace the first names.
+//! Second names that the C library gives its allocator's functions. Programs that replace the first
+//! names call the second.
 //!
 //! # Safety
-//! Exported for C: each calls the function of the first name.
+//! Exported for C: each function calls the function of the first name.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;

@@ -1,8 +1,8 @@
-//! The names of posix_memalign(3).
+//! The functions of posix_memalign(3).
 //!
-//! The names follow the C library: `memalign` rounds alignments up to powers of two,
-//! `aligned_alloc` refuses others, and a failing `posix_memalign` keeps errno and the caller's
-//! pointer.
+//! The functions follow the C library: `memalign` rounds alignments up to powers of two,
+//! `aligned_alloc` refuses other alignments, and a failing `posix_memalign` keeps errno and the
+//! caller's pointer.
 //!
 //! # Safety
 //! Exported for C: callers keep the manual pages' contracts.
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size
     if at.is_null() {
         return errno::ENOMEM;
     }
-    // SAFETY: the pointer is the caller's.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { to.write(at) };
     0
 }
@@ -59,7 +59,7 @@ pub extern "C" fn valloc(size: usize) -> *mut c_void {
     aligned_alloc(page(), size)
 }
 
-/// pvalloc(3): whole pages.
+/// pvalloc(3). Rounds the size up to whole pages.
 #[no_mangle]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.checked_next_multiple_of(page()) {

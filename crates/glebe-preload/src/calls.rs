@@ -1,7 +1,7 @@
 //! The calls of `glebe_malloc.h`.
 //!
 //! # Safety
-//! Exported for C: each takes what the header says.
+//! Exported for C: callers pass the arguments that the header asks for.
 #![allow(unsafe_code, non_camel_case_types)]
 
 use core::ffi::{c_char, c_int, c_long};
@@ -13,8 +13,7 @@ use pages::stats::{Format, Stats, ROWS};
 use crate::info;
 
 const HEAD: usize = mem::offset_of!(glebe_malloc_stats, rows);
-/// Grows when a number changes its meaning. New numbers come last, unseen by older
-/// programs.
+/// Grows when a number of the structure changes its meaning. New numbers are added at the end.
 const VERSION: u64 = 1;
 
 /// `struct glebe_malloc_stats`: a word per number.
@@ -26,13 +25,13 @@ pub struct glebe_malloc_stats {
     rows: [u64; ROWS],
 }
 
-/// Fills `*to` up to its `size`. Returns 0 or EINVAL.
+/// Fills `*to` up to its `size`. Returns 0, or EINVAL if `to` is null or `size` too small.
 ///
 /// # Safety
 /// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn glebe_malloc_get_stats(to: *mut glebe_malloc_stats) -> c_int {
-    // SAFETY: null, or a structure with its first member set.
+    // SAFETY: `to` is null, or the caller has set the structure's first member.
     let Some(size) = (unsafe { to.cast::<u64>().as_ref() }) else { return errno::EINVAL };
     let size = (*size as usize).min(size_of::<glebe_malloc_stats>());
     if size < HEAD {
@@ -40,7 +39,7 @@ pub unsafe extern "C" fn glebe_malloc_get_stats(to: *mut glebe_malloc_stats) -> 
     }
     let rows = Stats::now().rows().map(|row| row.value);
     let all = glebe_malloc_stats { size: size as u64, version: VERSION, rows };
-    // SAFETY: the caller's structure has this size.
+    // SAFETY: the caller's structure has at least `size` bytes.
     unsafe { ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), to.cast(), size) };
     0
 }
@@ -66,7 +65,7 @@ pub unsafe extern "C" fn glebe_malloc_format_stats(
     };
     let room = match to.is_null() {
         true => &mut [],
-        // SAFETY: the buffer is the caller's.
+        // SAFETY: the caller gives a buffer of `len` bytes.
         false => unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), len) },
     };
     let mut text = Cut { room, len: 0 };
@@ -75,7 +74,7 @@ pub unsafe extern "C" fn glebe_malloc_format_stats(
     text.len as c_long
 }
 
-/// Gives free memory back except `keep` bytes. Returns the bytes given back.
+/// Gives free memory back until at most `keep` free bytes are left. Returns the bytes given back.
 #[no_mangle]
 pub extern "C" fn glebe_malloc_trim(keep: usize) -> usize {
     info::trim(keep)

@@ -1,10 +1,11 @@
 //! C++'s operators `delete`, by their mangled names.
 //!
-//! All but two operators call others by name, as the standard says, so a program's own replacements
-//! are called. The size is ignored. Source: C++23, new.delete; Itanium C++ ABI, mangling.
+//! All but two operators call another operator by its name, as the standard says, so a program's
+//! own replacement is called. Sizes are ignored. Source: C++23, new.delete; Itanium C++ ABI,
+//! mangling.
 //!
 //! # Safety
-//! Exported for C++: each takes an object of the operator `new` of its kind.
+//! Exported for C++: each operator takes an object that the operator `new` of its kind made.
 #![allow(unsafe_code, non_snake_case)]
 
 use core::ffi::c_void;
@@ -30,7 +31,6 @@ mod current {
     }
 }
 
-/// Defines operators: name, arguments, function to call.
 macro_rules! operators {
     ($(
         $what:literal $name:ident($($more:ident: $type:ty),*) => $call:path, ($($passed:ident),*);

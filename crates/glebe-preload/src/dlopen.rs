@@ -3,8 +3,8 @@
 //! With the flag a library finds the C library's malloc first, so library and program free each
 //! other's objects in the wrong allocator. `dlopen` counts the flag, clears it, and jumps to the C
 //! library's function, which finds the caller's search paths and namespace by the return address.
-//! Without naked functions `dlopen` makes a call instead, so this library is the caller. Source:
-//! dlopen(3); System V and AArch64 procedure call standards.
+//! Without naked functions `dlopen` calls the C library's function, which then takes this library
+//! for the caller. Source: dlopen(3); System V and AArch64 procedure call standards.
 //!
 //! # Safety
 //! Exported for C: see the manual page.
@@ -17,12 +17,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use glebe::internal::sys::processes::symbols;
 use pages::stats;
 
-/// Linux's value, except on MIPS.
+/// The value on Linux, except on MIPS.
 const RTLD_DEEPBIND: c_int = 8;
 
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Counts the flag. Returns the next dlopen.
+/// Counts a call with the flag. Returns the next library's `dlopen`, or null.
 extern "C" fn begin(flags: c_int) -> *mut c_void {
     if flags & RTLD_DEEPBIND != 0 {
         stats::count_deepbind();
@@ -103,6 +103,6 @@ pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_voi
     if next.is_null() {
         return next;
     }
-    // SAFETY: a dlopen, the C library's or a stand-in's; the caller's arguments.
+    // SAFETY: `next` is the `dlopen` of the next library, and the caller keeps its contract.
     unsafe { core::mem::transmute::<*mut c_void, Dlopen>(next)(path, flags & !RTLD_DEEPBIND) }
 }

@@ -1,16 +1,17 @@
 //! Serves the thread that starts the heap, until the heap has started.
 //!
-//! The start calls functions for time, memory and a key, which another library may replace and
-//! allocate in. mimalloc would serve it, and later make its tables anew without these objects. So
-//! the objects come from a static array of zeros, front to back. Their memory is never used again.
-//! No lock: only the starting thread and its signal handlers use this module.
+//! The start calls C functions (time, memory, a thread-specific key). Another library may replace
+//! these functions and allocate in them. If mimalloc made such an object, it would later make its
+//! tables anew, without this object. So early objects come from a static array of zeros, front to
+//! back, and their memory is never used again. No lock: only the starting thread and its signal
+//! handlers use this module.
 //!
 //! ```text
 //! ... | size of the object, a word, and a word of nothing | object, a multiple of 16 bytes | ...
 //! ```
 //!
 //! # Safety
-//! A byte belongs to one object at most, or to its size.
+//! Each byte of the array belongs to at most one object, or to the size in front of an object.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, UnsafeCell};
@@ -20,14 +21,14 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use glebe::internal::sys::errno;
 
-/// Bytes, most never touched.
+/// Length of the array in bytes.
 const LEN: usize = 1 << 20;
 const ALIGN: usize = 16;
 
 #[repr(C, align(4096))]
 struct Bytes(UnsafeCell<[u8; LEN]>);
 
-// SAFETY: an object's bytes have one owner, and its size is written first.
+// SAFETY: an object's bytes have one owner, which gets the object after its size was written.
 unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; LEN]));
@@ -60,10 +61,8 @@ pub(crate) fn alloc_zeroed(size: usize) -> *mut c_void {
     alloc(size)
 }
 
-/// Returns an object at a multiple of a power of two.
 pub(crate) fn alloc_aligned(size: usize, align: usize) -> *mut c_void {
     let first: *mut u8 = BYTES.0.get().cast();
-    // Returns the object's offset behind `used` bytes.
     let place = |used: usize| {
         let behind = first.addr() + used + ALIGN;
         Some(behind.checked_next_multiple_of(align.max(ALIGN))? - first.addr())
@@ -71,7 +70,7 @@ pub(crate) fn alloc_aligned(size: usize, align: usize) -> *mut c_void {
     let end = |used| place(used)?.checked_add(size).filter(|end| *end < LEN);
     let used = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, end).ok();
     let Some(place) = used.and_then(place) else { return refused() };
-    // SAFETY: object and size are in the array, unused and aligned.
+    // SAFETY: `USED` was raised past the object, so object and size are in the array and unused.
     unsafe {
         let at = first.add(place);
         at.sub(ALIGN).cast::<usize>().write(size);
@@ -79,7 +78,7 @@ pub(crate) fn alloc_aligned(size: usize, align: usize) -> *mut c_void {
     }
 }
 
-/// Serves null only: other objects are mimalloc's.
+/// Allocates if `at` is null. Refuses other objects, because they are mimalloc's.
 pub(crate) fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
     if at.is_null() {
         alloc(size)
@@ -98,6 +97,6 @@ fn refused() -> *mut c_void {
 /// # Safety
 /// The object is from this module.
 pub(crate) unsafe fn size_of(at: *const c_void) -> usize {
-    // SAFETY: the object has its size in front.
+    // SAFETY: `alloc_aligned` wrote the size in front of the object.
     unsafe { at.cast::<u8>().sub(ALIGN).cast::<usize>().read() }
 }

@@ -1,12 +1,12 @@
-//! Frees outside the heap's addresses: null, an object that mimalloc keeps elsewhere (with
-//! `pages=off` every object), an [`early`] one, or one unknown to mimalloc, for instance from the
-//! loader before this library was there.
+//! Frees pointers outside the heap's addresses: null, an object that mimalloc keeps elsewhere (with
+//! `pages=off` every object), an [`early`] object, or an object unknown to mimalloc, for instance
+//! one that the loader made before this library was loaded.
 //!
-//! mimalloc frees without a check: it reads its table of pages, which has no memory for addresses
-//! that it never used. Asking whether mimalloc knows the address doubles the cost of a free. The
-//! table gets memory for a stretch of addresses at once, and keeps it. In this stretch mimalloc
-//! ignores unknown addresses, so `free` asks once per stretch. No lock. Source: page-map.c of
-//! mimalloc 3.3.2.
+//! `mi_free` does not check the address: it reads mimalloc's table of pages, which has no memory
+//! for addresses that mimalloc never used. Asking whether mimalloc knows the address doubles the
+//! cost of a free. The table gets memory for a whole stretch of addresses at once, and keeps it. In
+//! such a stretch mimalloc ignores unknown addresses, so `free` asks only until a stretch is known.
+//! No lock. Source: page-map.c of mimalloc 3.3.2.
 //!
 //! # Safety
 //! The caller keeps the contract of free(3), except that the object may be unknown.
@@ -20,13 +20,13 @@ use pages::engine;
 
 use crate::early;
 
-/// Length of a stretch, as a shift.
+/// Length of a stretch, as a power of two: 512 MiB.
 const STRETCH_SHIFT: u32 = 29;
 /// Number of stretches remembered, more than a contiguous heap spans.
 const PLACES: usize = 64;
 
 /// Stretches where mimalloc has or had an object, each at its number modulo `PLACES`; 0 for none.
-/// Stretch 0, with null, is never here.
+/// Stretch 0, which contains null, is never stored.
 static KNOWN: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 
 /// # Safety
@@ -43,15 +43,14 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
         return unsafe { ask(at, stretch) };
     }
     let _kept = errno::keep();
-    // SAFETY: mimalloc has tables here; the object is the caller's, or unknown.
+    // SAFETY: mimalloc's table has memory for this stretch; the object is the caller's, or unknown.
     unsafe { engine::mi_free(at) };
 }
 
-/// Frees an object if mimalloc knows it.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn ask(at: *mut c_void, stretch: u32) {
-    // mimalloc cannot be asked while the heap starts, and has no objects.
+    // While the heap starts, mimalloc cannot be asked, and has no objects yet.
     if at.is_null() || early::is_starting() {
         return;
     }

@@ -1,11 +1,12 @@
-//! The entries of the heap: a test of one word, with rare work behind it.
+//! The entries of the heap. Each compares its size with one word of the gate, and seldom has more
+//! work to do before mimalloc is called.
 //!
-//! The process's first allocating call starts the heap, whether the loader's, a constructor's or
-//! the program's. [`early`] serves calls within the start. No lock: the first call precedes
+//! The process's first allocating call starts the heap, whether the loader, a constructor or the
+//! program makes it. [`early`] serves calls during the start. No lock: the first call precedes
 //! threads.
 //!
 //! # Safety
-//! mimalloc calls back with numbers, and only errno is set.
+//! mimalloc passes a number to the error handler, which only sets errno.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -21,8 +22,8 @@ use crate::{early, report};
 pub(crate) static GATE: Gate = Gate::new();
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Defines calls of mimalloc that first do due work. The slow path is its own function, so that the
-/// fast path needs only argument registers and ends with a jump.
+/// Defines functions that do due work, if any, and then call mimalloc. The slow path is its own
+/// function, so that the fast path needs only argument registers and ends with a jump.
 macro_rules! entries {
     ($(
         $what:literal $name:ident of $size:ident = $call:ident($($argument:ident: $type:ty),*);
@@ -61,12 +62,12 @@ entries! {
         mi_realloc(at: *mut c_void, size: usize);
 }
 
-/// Does due work. Returns true if the heap can be used.
+/// Starts the heap if needed, and does other due work. Returns true if the heap can be used.
 pub(crate) fn catch_up() -> bool {
     !GATE.is_due(0) || work(0)
 }
 
-/// Does due work. Returns true if mimalloc may be entered.
+/// Returns false while the heap starts, when mimalloc must not be entered.
 fn work(size: usize) -> bool {
     if early::is_starting() {
         return false;
@@ -82,7 +83,7 @@ fn work(size: usize) -> bool {
 }
 
 fn start() {
-    // SAFETY: the handler is this file's, never unloaded.
+    // SAFETY: the handler is `failed`, in this library, which is never unloaded.
     unsafe {
         engine::mi_register_error(Some(failed), ptr::null_mut());
         engine::mi_process_init();
@@ -94,9 +95,9 @@ fn start() {
 
 /// The library's constructor and destructor.
 ///
-/// The loader runs the constructor before the program's and most libraries', and the destructor
-/// after theirs. The constructor must precede mimalloc's own, which would start mimalloc without
-/// this module.
+/// The loader runs the constructor before those of the program and of most libraries, and the
+/// destructor after theirs. The constructor must precede mimalloc's own, which would start mimalloc
+/// without this module.
 #[used]
 #[link_section = ".init_array.00100"]
 static AT_LOAD: extern "C" fn() = at_load;
@@ -119,7 +120,6 @@ extern "C" fn failed(number: c_int, _: *mut c_void) {
     }
 }
 
-/// Returns null, with ENOMEM in errno.
 #[cold]
 #[inline(never)]
 pub(crate) extern "C" fn refused() -> *mut c_void {
@@ -127,7 +127,6 @@ pub(crate) extern "C" fn refused() -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Returns null, with EINVAL in errno.
 #[cold]
 #[inline(never)]
 pub(crate) extern "C" fn misaligned() -> *mut c_void {

@@ -1,5 +1,5 @@
-//! The names that ask the C library's allocator about itself, or tune it. Answers are in whole
-//! slices, since only mimalloc knows objects.
+//! The C library's functions that ask the allocator about itself, or tune it. Amounts are whole
+//! slices, except of `malloc_usable_size`, because only mimalloc knows objects.
 //!
 //! # Safety
 //! Exported for C: see the manual pages.
@@ -50,20 +50,19 @@ pub unsafe extern "C" fn malloc_usable_size(at: *const c_void) -> usize {
         return 0;
     }
     if early::owns(at) {
-        // SAFETY: the object is an early one.
+        // SAFETY: the object is from `early`.
         return unsafe { early::size_of(at) };
     }
     // SAFETY: the object is the caller's.
     unsafe { engine::mi_usable_size(at) }
 }
 
-/// malloc_trim(3). Keeps `keep` free bytes. Returns 1 if any went back.
+/// malloc_trim(3). Keeps at most `keep` free bytes. Returns 1 if any memory went back.
 #[no_mangle]
 pub extern "C" fn malloc_trim(keep: usize) -> c_int {
     c_int::from(trim(keep) > 0)
 }
 
-/// Gives free memory back except `keep` bytes. Returns the bytes given back.
 pub(crate) fn trim(keep: usize) -> usize {
     if entry::catch_up() {
         heap::trim(keep)
@@ -114,13 +113,13 @@ pub extern "C" fn __libc_mallopt(parameter: c_int, value: c_int) -> c_int {
     mallopt(parameter, value)
 }
 
-/// malloc_stats(3): text on standard error.
+/// malloc_stats(3): writes text to standard error.
 #[no_mangle]
 pub extern "C" fn malloc_stats() {
     let _ = Stats::now().write(Format::Text, &mut Out::new(&ERRORS));
 }
 
-/// malloc_info(3): an XML element per number.
+/// malloc_info(3): writes an XML element for each number of the statistics.
 ///
 /// # Safety
 /// See malloc_info(3).

@@ -1,10 +1,11 @@
-//! The names of malloc(3), and C23's names that free.
+//! The functions of malloc(3), and C23's functions that free.
 //!
-//! The names follow the C library: size zero makes an object, `realloc(p, 0)` frees, sizes above
+//! They follow the C library: size zero makes an object, `realloc(p, 0)` frees, sizes above
 //! `PTRDIFF_MAX` fail with ENOMEM, `free` keeps errno.
 //!
 //! # Safety
-//! Exported for C: callers keep the manual pages' contracts. free ignores foreign memory.
+//! Exported for C: callers keep the manual pages' contracts. free ignores unknown memory outside
+//! the heap.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -30,7 +31,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     unsafe { entry::alloc_zeroed(total) }
 }
 
-/// free(3). mimalloc frees the heap's own objects; its hooks keep errno.
+/// free(3). `mi_free` keeps errno for the heap's own objects, because the heap's hooks do.
 ///
 /// # Safety
 /// See free(3).
@@ -56,19 +57,21 @@ pub unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
         return ptr::null_mut();
     }
     if early::owns(at) {
-        // SAFETY: the object is an early one.
+        // SAFETY: the object is from `early`.
         return unsafe { moved(at, size) };
     }
     // SAFETY: the object is the caller's, or null.
     unsafe { entry::realloc(at, size) }
 }
 
+/// Copies an object of [`early`] to a new one of `size` bytes.
+///
 /// # Safety
-/// The object is an early one.
+/// The object is from [`early`].
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn moved(at: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: any size is valid; both objects hold the copy.
+    // SAFETY: any size is valid; both objects have at least `len` bytes.
     unsafe {
         let to = entry::alloc(size);
         if !to.is_null() {

@@ -1,12 +1,13 @@
 //! C++'s operators `new`, by their mangled names.
 //!
-//! Without memory, an operator calls its namesake behind this library, which tries the program's
-//! new-handler and then throws `std::bad_alloc`, or returns null if `nothrow`. Array operators call
-//! the simple ones by name, as the standard says, so a program's own replacements are called.
-//! Source: C++23, new.delete; Itanium C++ ABI, mangling.
+//! If memory is short, an operator calls the operator of the same name in the next library, usually
+//! the C++ library. That one tries the program's new-handler, and then throws `std::bad_alloc`, or
+//! returns null if `nothrow`. If the program replaces a simple operator, array and `nothrow`
+//! operators use the replacement, as the standard says. Source: C++23, new.delete; Itanium C++ ABI,
+//! mangling.
 //!
 //! # Safety
-//! Exported for C++. The loader finds an operator behind an operator's name.
+//! Exported for C++. An operator's name leads the loader to a function of the operator's type.
 #![allow(unsafe_code, non_snake_case)]
 
 use core::ffi::{c_void, CStr};
@@ -24,7 +25,8 @@ type NewAligned = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 /// `const std::nothrow_t &`.
 type Tag = *const c_void;
 
-/// Libraries that a plugin brought, which the loader's order may hide.
+/// C++ libraries to search by name, because one that only a plugin uses is not in the loader's
+/// global search order.
 const LIBRARIES: [&CStr; 3] = [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
 
 /// The operators in use: this library's, or the program's.
@@ -117,8 +119,7 @@ fn aligned(size: usize, align: usize) -> *mut c_void {
     unsafe { entry::alloc_aligned(size, align) }
 }
 
-/// Returns an object. Calls `name` behind this library if the program has its own operator or
-/// memory is short.
+/// Calls the next library's `name` if the program has its own operator or memory is short.
 #[inline(always)]
 fn simple_or_null(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
     let at = if SIMPLE.is_ours() { simple(size) } else { ptr::null_mut() };
@@ -128,7 +129,6 @@ fn simple_or_null(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
     at
 }
 
-/// Works like [`simple_or_null`], at a multiple of `align`.
 #[inline(always)]
 fn aligned_or_null(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
     let at = if ALIGNED.is_ours() { aligned(size, align) } else { ptr::null_mut() };
@@ -140,9 +140,8 @@ fn aligned_or_null(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_v
 
 /// Remembers whether an operator that other operators call is this library's.
 struct Ours {
-    /// 0 until known.
+    /// `IS_OURS`, `IS_NOT`, or 0 until known.
     known: AtomicU8,
-    /// Returns the operator's address in the process, from the loader.
     current: fn() -> *const (),
 }
 
@@ -170,7 +169,7 @@ impl Ours {
     }
 }
 
-/// Returns the operator behind this library's. Aborts without one: nobody could throw.
+/// Returns the next library's operator. Aborts if there is none, because nothing could then throw.
 #[cold]
 fn behind(name: &CStr) -> *mut c_void {
     let found = symbols::behind(name, &LIBRARIES);

@@ -66,7 +66,7 @@ fn put(file: &Plain, format: Format, when: &str, stats: &Stats) {
     let _ = stats.write(format, &mut out);
 }
 
-/// Opens a path's file, after replacing `%p` and `%%`.
+/// Creates the file of a path, after replacing `%p` by the process number and `%%` by `%`.
 fn open(path: &Path) -> Result<Plain, i32> {
     let mut whole = Whole { bytes: [0; PATH_MAX + 64], len: 0 };
     let mut rest = path.as_bytes().iter();
@@ -93,7 +93,7 @@ struct Whole {
 
 impl Whole {
     fn push(&mut self, byte: u8) {
-        // The last byte stays zero.
+        // The last byte stays zero, to end the C string.
         if self.len + 1 < self.bytes.len() {
             self.bytes[self.len] = byte;
             self.len += 1;

@@ -1,4 +1,4 @@
-/* Runs threads that use 200 KiB each at the same time, in objects of 64 to 4096 bytes. */
+/* Runs threads that use about 200 KiB each at the same time, in objects of 64 to 4096 bytes. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>

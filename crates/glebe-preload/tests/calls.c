@@ -30,11 +30,11 @@ static void sizes(void) {
         uint64_t behind;
     } more;
     memset(&more, 0xee, sizeof more);
-    more.stats.size = sizeof more; /* a newer program */
+    more.stats.size = sizeof more; /* as in a newer program */
     CHECK(glebe_malloc_get_stats(&more.stats) == 0 && more.stats.size == sizeof more.stats);
     CHECK(more.behind == 0xeeeeeeeeeeeeeeee);
     memset(&more, 0xee, sizeof more);
-    more.stats.size = 24; /* an older program */
+    more.stats.size = 24; /* as in an older program */
     CHECK(glebe_malloc_get_stats(&more.stats) == 0 && more.stats.size == 24);
     CHECK(more.stats.live_bytes != 0xeeeeeeeeeeeeeeee);
     CHECK(more.stats.free_bytes == 0xeeeeeeeeeeeeeeee);
@@ -78,7 +78,7 @@ static void heap(void) {
     struct glebe_malloc_stats end = now();
     CHECK(end.free_bytes + end.volatile_bytes < len / 2 && end.rss_bytes < with.rss_bytes - len / 2);
     CHECK(end.given_back_bytes >= len);
-    /* A trim keeps the bytes that it is told to keep. */
+    /* A trim leaves at most `keep` bytes free, here at least half of them. */
     block = malloc(len);
     memset(block, 1, len);
     free(block);

@@ -1,5 +1,5 @@
-/* Allocates blocks of whole slices that live briefly, while the main thread trims without pause:
-   the heap reuses a slice in the middle of the call that drops it.
+/* Allocates blocks of up to 40 slices that live briefly, while the main thread trims without pause,
+   so that the heap reuses slices during the call that drops them.
    Usage: churn SECONDS THREADS */
 #include <malloc.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ static void *life(void *with) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             size_t size = (1 + (random >> 40) % SLICES_MAX) * SLICE - SLICE / 2;
             int is_zero = (random >> 33) % 2;
-            /* This block has lived through some trims. */
+            /* Trims must not have changed the block. */
             for (size_t k = 0; held[n].at && k < held[n].size; k += PAGE) {
                 uint64_t found = *(uint64_t *)(held[n].at + k);
                 if (found != held[n].tag) {

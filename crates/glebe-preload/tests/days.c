@@ -1,5 +1,5 @@
 /* Runs one scenario that is hard for an allocator: `days NAME`. Prints the statistics at the end as
- * name=value, and returns 0 if all checks passed. */
+ * name=value. Returns 0 if all checks passed, or 77 if the machine cannot run the scenario. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <link.h>
@@ -45,13 +45,11 @@ static void fail(const char *what) {
     _exit(1);
 }
 
-/* Returns `all` rounds if GLEBE_LONG is set, a third of them if not. */
 static int share(int all) {
     const char *is_long = getenv("GLEBE_LONG");
     return is_long && *is_long && strcmp(is_long, "0") ? all : all / 3;
 }
 
-/* Allocates and fills the first `count` blocks, which `empty` checks and frees. */
 static void fill(int count) {
     for (int n = 0; n < count; n++) {
         if (!(blocks[n] = malloc(BLOCK))) fail("malloc");
@@ -72,9 +70,10 @@ static double seconds(clockid_t clock) {
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/* Waits until the keeper has looked and has marked or given back what was freed. Pages between live
- * objects may stay free, so the wait also ends if 3 looks in over 2 seconds find no more to do.
- * Returns at once if glebe has no heap, and after 20 seconds at the latest. */
+/* Waits until the keeper has looked, and was refused or has left less than 4 MiB of free memory
+ * unmarked. Pages between live objects may stay free, so the wait also ends if 3 looks in over 2
+ * seconds find no more to do. Returns at once if glebe has no heap, and after about 20 seconds in
+ * any case. */
 static void settle(void) {
     unsigned long least = ~0ul, looks = 0;
     double since = 0;
@@ -99,7 +98,6 @@ static void ask(int number) {
     (void)number;
 }
 
-/* Forks a child that does nothing, at each hundredth signal. */
 static void ask_and_fork(int number) {
     ask(number);
     if (asked % 100) return;
@@ -114,8 +112,8 @@ static void on(int number, void (*handler)(int), int flags) {
     if (sigaction(number, &action, NULL)) fail("sigaction");
 }
 
-/* A handler asks for the statistics 1000 times a second and forks at times, while the thread asks,
- * fills, frees and trims. */
+/* A signal handler asks for the statistics 1000 times a second, and forks at each hundredth signal,
+ * while the thread asks, fills, frees and trims. */
 static void ticks(int flags) {
     fill(BLOCKS);
     empty(BLOCKS);
@@ -138,7 +136,7 @@ static void raise_in_fork(void) {
     if (in_fork) raise(SIGUSR2);
 }
 
-/* A handler asks for the statistics while its thread forks, after the library's own fork step. */
+/* A handler asks for the statistics while its thread forks, before the library's prepare step. */
 static void handler_in_fork(void) {
     on(SIGUSR2, ask, 0);
     fill(BLOCKS);
@@ -152,7 +150,8 @@ static void handler_in_fork(void) {
     if (waitpid(child, &status, 0) != child || status || asked != 1) fail("fork");
 }
 
-/* Large objects use the heap's own memory, and the next one reuses it without a fault per page. */
+/* Large objects use the heap's own memory. Prints the page faults of each turn: few, if an object
+ * reuses the memory of the one before. */
 static void large(size_t mib, size_t touched) {
     fill(BLOCKS);
     for (int turn = 0; turn < 3; turn++) {
@@ -179,7 +178,6 @@ static unsigned long smaps(const char *name) {
     return kib << 10;
 }
 
-/* Prints what the kernel may take and what it took, by smaps and by the statistics. */
 static void volatile_memory(void) {
     fill(BLOCKS);
     char *first = blocks[0], *last = blocks[BLOCKS - 1] + BLOCK;
@@ -190,7 +188,7 @@ static void volatile_memory(void) {
     printf("lazy=%lu\nrss=%lu\n", lazy, rss);
     printf("resident_before=%lu\nless_before=%lu\n", before.volatile_resident_bytes,
            before.rss_less_reclaimable_bytes);
-    /* Evicts up to 100 MiB, as memory pressure would. */
+    /* Evicts 100 MiB, if the blocks span more, as memory pressure would. */
     char *from = (char *)(((size_t)first + 2 * MIB - 1) & ~(2 * MIB - 1));
     if (last > from + 100 * MIB) madvise(from, 100 * MIB, MADV_PAGEOUT);
     printf("lazy_after=%lu\n", smaps("LazyFree:"));
@@ -222,7 +220,6 @@ static void threads(int count) {
 
 static volatile int is_over;
 
-/* Starts threads that allocate and waits for them, again and again. */
 static void *start_threads(void *with) {
     while (!is_over) {
         pthread_t threads[4];
@@ -233,7 +230,6 @@ static void *start_threads(void *with) {
     return with;
 }
 
-/* Children start threads, while their parent's threads begin and end. */
 static void children_with_threads(void) {
     pthread_t churns[2], own;
     for (int n = 0; n < 2; n++)
@@ -279,7 +275,7 @@ static void confine(void) {
     if (chdir("/") || chroot("/dev/shm")) exit(SKIPPED);
     double end = seconds(CLOCK_MONOTONIC) + FOUND_FOR;
     unsigned long looks = 0;
-    /* The first look after `end` may have begun before it. */
+    /* Waits for two looks after `end`, because the first may have begun before `end`. */
     for (int turn = 0; !looks || stats().looks < looks + 2; turn++) {
         if (turn == 1000) fail("the keeper does not look");
         fill(BLOCKS / 4);
@@ -307,7 +303,7 @@ static void *until_cancelled(void *with) {
     return with;
 }
 
-/* Threads that are cancelled while they allocate and free leak nothing. */
+/* Memory of threads that are cancelled while they allocate and free must not pile up. */
 static void cancel(void) {
     for (int n = 0, turns = share(300); n < turns; n++) {
         pthread_t threads[2];
@@ -320,7 +316,6 @@ static void cancel(void) {
     if (stats().live_bytes > 64 * MIB) fail("memory of ended threads is lost");
 }
 
-/* Allocates, frees and trims without pause. */
 static void *trim_on(void *with) {
     while (!is_over) {
         char *object = malloc(32 * MIB);
@@ -332,9 +327,9 @@ static void *trim_on(void *with) {
     return with;
 }
 
-/* Runs as SCHED_FIFO beside another thread and the keeper, all on one processor. Where it waits for
- * their calls it must let them run. If it spun, the kernel would stop it only after about a second,
- * each time. */
+/* Runs as SCHED_FIFO beside another thread and the keeper, all on one processor. While this thread
+ * waits for their calls, it must let them run. If it spun, the kernel would stop it only after
+ * about a second. */
 static void first_in_line(void) {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -367,12 +362,12 @@ static void first_in_line(void) {
 #define MAPPINGS 2000000
 #define FEW (BLOCKS / 10)
 
-/* The kernel refuses further mappings. Freed memory is reused; mimalloc's tables may not grow, and
- * the keeper may not start, until mappings are removed. */
+/* The kernel refuses further mappings. Freed memory must be reused. Until mappings are removed,
+ * mimalloc may fail to grow its tables, and the keeper to start. */
 static void mappings(void) {
     static char *taken[MAPPINGS];
     size_t count = 0, page = (size_t)sysconf(_SC_PAGESIZE);
-    /* Too few blocks to start the keeper. */
+    /* So few blocks do not start the keeper. */
     fill(FEW);
     empty(FEW);
     /* Neighbours with different protection stay separate mappings. */
@@ -413,7 +408,7 @@ static int with_libraries_locked(struct dl_phdr_info *info, size_t size, void *w
 }
 
 int main(int count, char **arguments) {
-    /* Prepare steps run in reverse order of registration: this one after the library's. */
+    /* Prepare steps run in reverse order of registration: this one before the library's. */
     pthread_atfork(raise_in_fork, NULL, NULL);
     const char *day = count > 1 ? arguments[1] : "";
 #ifdef OWN_VARIABLES
@@ -452,7 +447,6 @@ int main(int count, char **arguments) {
         fill(BLOCKS / 4);
         empty(BLOCKS / 4);
     }
-    /* Every scenario ends with these rounds. */
     for (int turn = 0; turn < 3; turn++) {
         fill(BLOCKS / 4);
         empty(BLOCKS / 4);

@@ -1,5 +1,5 @@
-/* Builds a program, the library that it links with (-DMIDDLE), and a plugin (-DPLUGIN) that this
-   library loads with RTLD_DEEPBIND. Program and plugin free each other's objects. */
+/* The source of a program, of the library that it links with (-DMIDDLE), and of a plugin (-DPLUGIN)
+   that this library loads with RTLD_DEEPBIND. Program and plugin free each other's objects. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,6 +1,5 @@
-/* Builds a library whose constructor and destructor use malloc. With PROGRAM, builds a program
-   whose thread, thread-specific destructor and atexit handler use it. Each step prints a word by
-   write. */
+/* A library whose constructor and destructor use malloc. With PROGRAM: a program whose thread,
+   thread-specific destructor and atexit handler use malloc. write prints a word for each step. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -16,7 +15,6 @@ static void say(const char *text) {
     if (write(1, text, strlen(text)) < 0) _exit(3);
 }
 
-/* Allocates, checks and frees an object of each kind of size. */
 static void use(void) {
     static const size_t sizes[] = {1, 100, 5000, 200000, 3000000};
     for (int n = 0; n < 5; n++) {
@@ -68,8 +66,9 @@ static void *thread(void *with) {
     return with;
 }
 
-/* Frees pointers near an object of mimalloc, and as far from it as a part of its page map covers.
-   Only with pages=off: with a page layer the heap owns these addresses, and free trusts them. */
+/* Frees pointers that mimalloc never returned, at powers of two from 512 MiB to 32 TiB from an
+   object, and at the end of the 512 MiB around it, which one part of mimalloc's page map covers.
+   Does so only with pages=off: otherwise the heap owns addresses there, and free trusts them. */
 static void strays(void) {
     const char *options = getenv("GLEBE_MALLOC");
     if (!options || !strstr(options, "pages=off")) return;

@@ -1,6 +1,6 @@
-/* Prints how malloc(3), posix_memalign(3) and malloc_usable_size(3) behave at their limits: a line
-   for each call, with its result and what it did to errno, which is 7 before. C and POSIX allow a
-   call that returns memory to change errno; a call that frees must keep it. */
+/* Prints how malloc(3), posix_memalign(3) and related functions behave at their limits: a line for
+   each call, with its result and what it did to errno, which is 7 before. The line of a call that
+   returns memory omits errno, because C and POSIX allow the call to change errno. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define BEFORE 7
-/* Volatile: a compiler that knew the values would warn. */
+/* Volatile, because a compiler that knew the values would warn. */
 static volatile size_t MOST = PTRDIFF_MAX, ALL = SIZE_MAX, BIG = (size_t)1 << 32;
 
 static void *last;
@@ -21,7 +21,6 @@ static const char *of_errno(int number) {
     return number == BEFORE ? "kept" : number == ENOMEM ? "ENOMEM" : number == EINVAL ? "EINVAL" : "other";
 }
 
-/* Prints the row of a call that returns memory, fills the memory and keeps it in `last`. */
 #define MEMORY(call, size)                                                                         \
     do {                                                                                           \
         errno = BEFORE;                                                                            \
@@ -90,7 +89,7 @@ static void zeroed(void) {
     MEMORY(calloc(ALL / 2, 3), 0);
     MEMORY(calloc(1, MOST + 1), 0);
     MEMORY(calloc(BIG, BIG), 0);
-    /* Memory that was used before, of each kind of size. */
+    /* calloc must clear memory that was used before. */
     static const size_t lengths[] = {8, 100, 4000, 70000, 3 << 20, 40 << 20};
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
         void *old[4];
@@ -224,7 +223,7 @@ static void named(void) {
     void *(*theirs)(size_t) = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "__libc_malloc");
     MEMORY(theirs(100), 100);
     NOTHING(free(last));
-    /* New in C23: older C libraries lack them. */
+    /* Older C libraries lack the two functions that are new in C23. */
     void (*sized)(void *, size_t) = (void (*)(void *, size_t))dlsym(RTLD_DEFAULT, "free_sized");
     void (*both)(void *, size_t, size_t) =
         (void (*)(void *, size_t, size_t))dlsym(RTLD_DEFAULT, "free_aligned_sized");

@@ -1,5 +1,6 @@
-/* Forks at the moment that the argument names, while other steps around forks allocate. With FIRST
-   these are registered before the process's first object. */
+/* Forks while the start of a keeper is due. The argument names the pthread_atfork step that
+   allocates; "twice" tests a grandchild instead. With FIRST the steps are registered before the
+   process's first object. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -51,7 +52,8 @@ static int threads(void) {
     return count;
 }
 
-/* Waits up to 20 seconds for one keeper; reading the list of threads allocates now and then. */
+/* Waits up to 20 seconds for one keeper. Reading the list of threads also allocates, which starts a
+   keeper that is due. */
 static int has_keeper(void) {
     for (int n = 0; n < 2000 && threads() < 2; n++) usleep(10000);
     return threads() == 2;
@@ -75,7 +77,6 @@ static void drop(int from, int to) {
     for (int n = from; n < to; n++) free(blocks[n]);
 }
 
-/* Returns 1 if calloc gives zeros in memory that was used before. */
 static int has_zeros(void) {
     int zeros = 1;
     for (int n = 0; n < COUNT; n++) {
@@ -105,7 +106,6 @@ static void live_on(void) {
     CHECK(has_keeper() && is_whole(COUNT / 2, COUNT));
 }
 
-/* Forks in a child that is due to start a keeper and has none yet. */
 static void fork_when_due_in_a_child(void) {
     fill(0, COUNT);
     CHECK(has_keeper());
@@ -127,7 +127,6 @@ static void fork_when_due_in_a_child(void) {
     ends_well(one);
 }
 
-/* Forks when the first start of a keeper is due. */
 static void fork_when_first_due(void) {
     char *large = malloc(COUNT * SIZE);
     pid_t one = fork();
@@ -144,7 +143,8 @@ static void fork_when_first_due(void) {
     fork_when_due_in_a_child();
 }
 
-/* A grandchild shares memory with a process whose only child has ended, and outgrows it. */
+/* A grandchild shares pages with this process, whose only child has ended. Both then write to and
+   free blocks, and neither may see the other's bytes. */
 static void fork_twice(void) {
     int done[2];
     fill(0, COUNT);

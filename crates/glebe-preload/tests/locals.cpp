@@ -12,7 +12,7 @@ static thread_local std::map<int, std::string> early;
 struct Late {
     std::unique_ptr<std::vector<std::string>> strings{new std::vector<std::string>};
     ~Late() {
-        // Longer than the buffer inside a string.
+        // Longer than the buffer inside a string, so the string allocates.
         strings->push_back(std::string(100, 'x') + early[1]);
         early.clear();
         early[2] = std::string(1000, 'y');

@@ -1,5 +1,5 @@
-// Every form of operators new and delete, with enough memory and without. With OWN, the program
-// defines some of them itself, and its `new` puts a mark before each object.
+// Tests every form of operators new and delete, with enough memory and without. With OWN, the
+// program defines the simple forms itself, and its `new` puts a mark before each object.
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -19,7 +19,7 @@
     } while (0)
 
 static const std::align_val_t wide{256};
-// Volatile: a compiler that knew the values would warn.
+// Volatile, because a compiler that knew the values would warn.
 static volatile std::size_t most = std::numeric_limits<std::ptrdiff_t>::max();
 static volatile std::size_t huge = std::size_t(1) << 62;
 #ifndef OWN
@@ -102,7 +102,6 @@ static void without_memory() {
 struct Own_exception {};
 
 #ifndef OWN
-/* operator new calls a new-handler until it helps, throws or removes itself. */
 static void handlers() {
     std::set_new_handler([] {
         if (++handled == 3) std::set_new_handler(nullptr);
@@ -130,7 +129,7 @@ int main() {
     without_memory();
 #ifdef OWN
     CHECK(made > 20 && made == gone);
-    // The program's own `new` calls no handler; the aligned forms are the library's.
+    // The program's own `new` calls no handler.
 #else
     handlers();
 #endif

@@ -1,4 +1,4 @@
-/* Ends, or asks for a report, in the way that the argument names. */
+/* Ends, or makes the library write reports, in the way that the argument names. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +21,6 @@ static void *busy(void *with) {
     return with;
 }
 
-/* Asks for reports by signals while two threads allocate. */
 static void signals(void) {
     pthread_t threads[2];
     for (int n = 0; n < 2; n++) pthread_create(&threads[n], NULL, busy, NULL);

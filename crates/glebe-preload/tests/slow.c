@@ -1,4 +1,4 @@
-/* Makes all threads but the first hold mimalloc's locks for long: each unlock waits 1 ms before. */
+/* Makes all threads but the first hold mimalloc's locks longer: each unlock first waits 1 ms. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* With -DSTAND_INS: a library that interposes on calls that a malloc makes. The variable STAND_INS
-   names the call that allocates, or all: at each thread's first call, or at every call with
-   STAND_INS_ALWAYS. Without -DSTAND_INS: a program that checks whether objects keep their bytes. */
+/* With -DSTAND_INS: a library that replaces functions that a malloc calls. The variable STAND_INS
+   names the function that allocates, or is "all". It allocates at each thread's first call, or with
+   STAND_INS_ALWAYS at every call. Without -DSTAND_INS: a program that checks its objects. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static void spoilt(const char *what) {
     _exit(9);
 }
 
-/* Returns a variable of the environment or "". getenv may be interposed, so this reads environ. */
+/* Reads environ, because getenv is replaced here. */
 static const char *variable(const char *name) {
     size_t len = strlen(name);
     for (char **at = environ; *at; at++)
@@ -43,7 +43,6 @@ static const char *variable(const char *name) {
     return "";
 }
 
-/* Checks, frees, allocates and resizes objects of several sizes. */
 static void allocate(const char *name, char *seen) {
     static const char *asked, *always;
     if (is_inside || !environ) return;
@@ -74,7 +73,7 @@ static void allocate(const char *name, char *seen) {
     is_inside = 0;
 }
 
-/* Defines a call that allocates and then calls the next definition. */
+/* Defines a function that may allocate, and then calls the next library's function. */
 #define STAND_IN(type, name, takes, gives)                                                         \
     type name takes {                                                                              \
         static __thread char seen;                                                                 \
@@ -129,7 +128,6 @@ int open(const char *path, int flags, ...) {
 
 unsigned stand_ins_met(void) __attribute__((weak));
 
-/* Fills and grows objects; returns the number of objects whose bytes changed. */
 static void *objects(void *argument) {
     char **object = calloc(OBJECTS, sizeof *object);
     intptr_t wrong = 0, own = (intptr_t)argument;
@@ -150,7 +148,6 @@ static void *objects(void *argument) {
         free(object[n]);
     }
     free(object);
-    /* A large object is mapped and unmapped again and again. */
     for (int n = 0; n < 4; n++) {
         char *large = malloc(20000000);
         for (size_t at = 0; at < 20000000; at += 4096) large[at] = 1;

@@ -1,9 +1,10 @@
-/* Gives every block a pattern, and checks it before it frees, resizes or passes on the block.
+/* Fills every block with a pattern, and checks the pattern before a block is freed or resized, and
+   after another thread received it.
    Usage: stress SECONDS SEED THREADS MIB_OF_EACH
    Threads end and leave their blocks to the next; threads exchange blocks; one thread trims; the
-   process forks, and the child checks every block, makes some of its own and ends. Prints the
-   amount of work; after an error prints what was wrong and the seed, and exits with 1. Runs up to a
-   minute longer until a thread and a child have ended and threads have exchanged a block. */
+   process forks, and every second child checks all threads' blocks. Prints the amount of work, or
+   the error and the seed. Runs up to a minute longer until a thread and a child have ended and
+   threads have exchanged a block. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -60,7 +61,7 @@ static unsigned char pattern(const struct block *block, size_t at) {
 }
 
 /* Runs `act` for each byte below `size` that carries a pattern: all bytes of a small block; the
-   first and last part of a large one, and some bytes of each page between. */
+   first and last part of a large one, and a few of every 512 bytes between. */
 #define EACH(block, size, act)                                                                     \
     for (size_t n = 0; n < (size); n++) {                                                          \
         act;                                                                                       \
@@ -84,7 +85,8 @@ static void check_zero(const struct block *block) {
 }
 
 static size_t some_size(uint64_t *random) {
-    /* 1 byte to 16 MiB: each power of two is equally likely, but few are above 1 MiB. */
+    /* From 1 byte to about 16 MiB. The exponent is random, so small sizes are as likely as large
+       ones, but few sizes are above 1 MiB. */
     unsigned bits = (unsigned)(next(random) % 25);
     if (bits > 20 && next(random) % 4) bits -= 8;
     return ((size_t)1 << bits) / 2 + next(random) % (((size_t)1 << bits) / 2 + 1) + 1;
@@ -146,7 +148,6 @@ static void step(struct table *table) {
         resize(slot, random);
         table->held += slot->size;
     } else if (next(random) % 4 == 0) {
-        /* Swaps the block with the one in a letter box. */
         struct block *old = atomic_exchange(&letters[next(random) % LETTERS], letter_of(*slot));
         table->held -= slot->size;
         slot->at = NULL;
@@ -169,7 +170,6 @@ static void *life(void *with) {
     while (steps-- && !atomic_load(&stop)) {
         pthread_mutex_lock(&table->busy);
         step(table);
-        /* Frees blocks until the thread is below its limit. */
         for (int n = 0; n < SLOTS && table->held > held_max; n++)
             if (table->slots[n].at) table->held -= table->slots[n].size, drop(&table->slots[n]);
         pthread_mutex_unlock(&table->busy);
@@ -187,7 +187,8 @@ static void *trimmer(void *with) {
     return NULL;
 }
 
-/* Runs in the child: checks every block, and makes and frees some of its own. */
+/* Runs in the child, which makes and frees blocks of its own. If `is_quiet`, it also checks the
+   blocks of all threads and frees half of them. */
 static void childhood(int is_quiet, uint64_t random) {
     alarm(60);
     for (int t = 0; is_quiet && t < thread_count; t++)
@@ -203,7 +204,7 @@ static void childhood(int is_quiet, uint64_t random) {
     _exit(0);
 }
 
-/* Forks: while no block changes if `is_quiet`, else at any moment. */
+/* If `is_quiet`, locks all tables, so that no block changes meanwhile. */
 static pid_t fork_some(int is_quiet, uint64_t *random) {
     uint64_t theirs = next(random);
     for (int t = 0; is_quiet && t < thread_count; t++) pthread_mutex_lock(&tables[t].busy);

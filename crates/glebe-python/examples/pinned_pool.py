@@ -1,4 +1,4 @@
-"""Compares pinned memory for a GPU from a reserve, registered once and full of cache, with new.
+"""Compares pinned memory for a GPU: from a reserve, registered once and full of cache, or new.
 
     pinned_pool.py [FILE]
 
@@ -108,7 +108,7 @@ def main():
             speed = copied(host, device)
             del host
             end()
-            if turn:  # The first turn also makes things that are made once.
+            if turn:  # The first turn does not count: it makes memory that later turns reuse.
                 seen[who][0].append(took)
                 seen[who][1].append(speed)
     rows = []

@@ -1,7 +1,7 @@
-//! Bytes that cross the border: buffers that a caller lends for one call, and new `bytes`.
+//! Bytes between Python and the library: buffers that a caller lends for one call, and new `bytes`.
 //!
-//! Python's buffer protocol keeps a lent buffer in place while other threads run. A caller that
-//! changes it meanwhile gets a mixture of old and new bytes.
+//! Python's buffer protocol keeps a lent buffer in place while other threads run. If one of them
+//! changes it meanwhile, the copy is a mixture of old and new bytes.
 //!
 //! # Safety
 //! A [`Lent`] keeps its C-contiguous buffer exported until the drop. The library copies the bytes
@@ -20,8 +20,7 @@ use crate::{Failure, Result};
 /// A call on this number of bytes takes longer than a microsecond.
 const LONG: usize = 16 << 10;
 
-/// Calls `work`, which handles `len` bytes. Releases the interpreter if `work` takes longer than
-/// the release.
+/// Calls `work`, which handles `len` bytes. Lets other threads run meanwhile if `len` is large.
 pub(crate) fn detached<T: Send>(py: Python<'_>, len: usize, work: impl FnOnce() -> T + Send) -> T {
     if len < LONG {
         return work();
@@ -84,7 +83,7 @@ pub(crate) enum Given<'py> {
 
 impl<'py> Given<'py> {
     /// # Errors
-    /// `TypeError` for no buffer; `BufferError` for one that is not C-contiguous.
+    /// The errors of [`Lent::new`].
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> Result<Self> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.clone()));

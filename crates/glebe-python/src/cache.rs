@@ -23,8 +23,8 @@ pub(crate) use small::Small;
 /// Tries of a get while other threads put its key.
 const TRIES: u32 = 8;
 
-/// Encodes a key to look up. Returns the empty bytes, which are no key's, for a key that no cache
-/// can have.
+/// Encodes a key to look up. For a key that no cache can have, returns empty bytes, which encode no
+/// key.
 fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
     let py = key.py();
     encode(key).or_else(|refused| match refused {
@@ -45,7 +45,7 @@ fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
 pub(crate) struct Cache(Arc<Shared>);
 
 impl Cache {
-    /// Returns the value that `get` makes; `None` if the entry is missing, lost, or changes at
+    /// Returns the value that `get` makes; `None` if the entry is missing, lost, or changes during
     /// every try.
     fn look<T>(
         &self,
@@ -180,7 +180,7 @@ impl Cache {
     }
 }
 
-/// An iterator over the keys of a cache. It skips keys whose value is lost when their turn comes.
+/// An iterator over the keys of a cache. It skips keys whose value is lost at their turn.
 #[pyclass(frozen, module = "glebe._glebe")]
 pub(crate) struct Keys {
     shared: Arc<Shared>,

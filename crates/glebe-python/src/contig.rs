@@ -16,7 +16,7 @@ use crate::lease::Bytes;
 use crate::memory::{Contiguous, Memory};
 use crate::{Failure, Result};
 
-/// Returns `None` for the best available source.
+/// Returns `None` for `auto`, the best available source.
 pub(crate) fn source_of(name: &str) -> Result<Option<Source>> {
     Ok(Some(match name {
         "auto" => return Ok(None),

@@ -1,4 +1,4 @@
-//! The thread that forked this process, the only one of the parent's that continues in the child.
+//! The thread that forked this process: the parent's only thread that continues in the child.
 //!
 //! Threads have numbers, and a forked child's first thread keeps its number. In a child of clone(2)
 //! without the C library, no thread counts as the one that forked.
@@ -41,7 +41,7 @@ pub(crate) fn process() -> u64 {
     ForkGuard::new().generation()
 }
 
-/// Returns true if a thread of the parent continues in this process.
+/// Returns true if this thread of the parent continues in this process.
 pub(crate) fn came_along(thread: u64) -> bool {
     !atfork::is_without_steps() && FORKER.load(Ordering::Relaxed) == thread
 }

@@ -1,7 +1,7 @@
-//! [`Lease`]: a thing whose bytes Python exports. It ends only without exports.
+//! [`Lease`] is a thing whose bytes Python exports. The thing ends only when no export is left.
 //!
 //! An export has a reference to the Python object, and so keeps the lease alive. Lock: held for a
-//! few instructions; the thing is dropped after its release.
+//! few instructions; the thing is dropped without it.
 //!
 //! # Safety
 //! Users of this file promise that the exported bytes stay mapped and safe to touch while the thing
@@ -108,7 +108,7 @@ impl<T> Lease<T> {
         // Counts under the lock, so nobody ends the thing in between.
         state.exports += 1;
         drop(state);
-        // SAFETY: the caller vouches for `view`, and the counted export keeps the bytes.
+        // SAFETY: the caller passes a `view` to fill, and the counted export keeps the bytes.
         let filled = unsafe { fill(exporter, view, flags, &bytes) };
         if filled.is_err() {
             self.release();

@@ -1,14 +1,13 @@
-//! The module `glebe._glebe`: the library's objects for Python. The package `glebe` in `python/`
-//! wraps it. help() shows the comments of classes and of members in `#[pymethods]`.
+//! The module `glebe._glebe`: the library's objects for Python, wrapped by the package `glebe` in
+//! `python/`. help() shows the comments of classes and of members in `#[pymethods]`.
 //!
-//! A call checks its arguments, calls the library, and turns errors into exceptions. It lets other
-//! threads run if it takes longer than about a microsecond. Lengths and offsets are in bytes, runs
-//! in base pages. The module has two policies: which entries a [`cache`] keeps, and that memory is
-//! no buffer while it may vanish ([`volatile`]).
+//! A call lets other threads run if it takes longer than about a microsecond. Lengths and offsets
+//! are in bytes, runs in base pages. The module has two policies: which entries a [`cache`] keeps,
+//! and that memory is no buffer while it may vanish ([`volatile`]).
 //!
 //! Locks: each object's own, for a few instructions. No thread calls Python or lets others run
-//! while it holds one, so a forked child finds them free. A reserve's caches are an exception; a
-//! child is refused before it takes their locks.
+//! while it holds one, so a forked child finds them free. A reserve's caches are an exception: a
+//! child gets an error before it takes their locks.
 //!
 //! A forked child reads zeros in exported memory that it does not inherit (`ChildZeros`); the
 //! package warns of that.
@@ -36,7 +35,7 @@ use failure::Failure;
 /// The alignment of Python's objects in bytes.
 const ALIGNED: usize = 16;
 
-/// Checks that no class needs more.
+/// Checks that no class needs a larger alignment.
 macro_rules! aligned {
     ($($class:ty)*) => { $(const _: () = assert!(align_of::<$class>() <= ALIGNED);)* };
 }

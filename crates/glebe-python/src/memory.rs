@@ -1,7 +1,7 @@
 //! [`Memory`]: contiguous memory as a buffer, which a forked child does not inherit.
 //!
-//! Owns the thing that has the memory and, from the first export on, the zeros that children find
-//! there ([`ChildZeros`]), which are dropped first.
+//! Owns the thing that has the memory and, from the first export on, a [`ChildZeros`], by which
+//! children find zeros there.
 //!
 //! # Safety
 //! The bytes stay until the lease ends ([`lease`](crate::lease)).
@@ -72,7 +72,7 @@ impl<T: Contiguous> Memory<T> {
         flags: c_int,
     ) -> Result<()> {
         self.list_for_children()?;
-        // SAFETY: the caller vouches for `view`, and the lease keeps the bytes.
+        // SAFETY: the caller passes a `view` to fill, and the lease keeps the bytes.
         unsafe { self.0.export(exporter, view, flags, |held| held.thing.bytes()) }
     }
 

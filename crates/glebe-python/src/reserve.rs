@@ -22,7 +22,7 @@ use crate::{numbers, Failure, Result};
 
 struct State {
     reserve: reserve::Reserve,
-    /// One cache per name. Two caches of a name would each miss entries that only the other knows.
+    /// One cache per name, because two would each miss the entries that only the other knows.
     caches: HashMap<String, Arc<Shared>>,
     /// Short values of all caches.
     small: Arc<Small>,
@@ -95,7 +95,7 @@ impl Reserve {
     /// Takes pages from caches if necessary, and never waits for them; a call takes microseconds.
     /// `align`: pages, a power of two. The contents are unspecified unless `zeroed`. `any`: allows
     /// a block that is contiguous only in virtual addresses. Raises `NoRun` with the longest free
-    /// run in pages, `BadArgument` for a length of zero or another alignment.
+    /// run in pages, `WouldWait`, `BadArgument` for a length of zero or another alignment.
     #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
     fn alloc(
         &self,
@@ -111,8 +111,8 @@ impl Reserve {
         Ok(Block::new(py.detach(|| reserve.alloc(request))?))
     }
 
-    /// Sets the run of one later block aside. Until then caches may use it, and other blocks
-    /// cannot.
+    /// Sets the run of one later block aside. Until `take`, caches may use the run, but no other
+    /// block.
     ///
     /// The arguments and errors are those of `alloc`.
     #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]

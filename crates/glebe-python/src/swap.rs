@@ -86,7 +86,7 @@ impl Store {
     fn insert(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> Result<Key> {
         let data = Given::new(data)?;
         let bytes = data.bytes();
-        // Making room may take long, even for a short object.
+        // Lets other threads run, because making room may take long.
         Ok(Key(py.detach(|| self.0.insert(bytes))?))
     }
 
@@ -100,7 +100,7 @@ impl Store {
 
     /// Returns the object for reading and writing, with no other pin.
     ///
-    /// Raises `Pinned` while others pin it, and the other errors of `pin`.
+    /// Raises `Pinned` while the object has another pin, and the other errors of `pin`.
     fn pin_mut(&self, py: Python<'_>, key: &Key) -> Result<Pinned> {
         self.pinned(py, key, PinnedObject::write)
     }
@@ -111,7 +111,7 @@ impl Store {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Frees the object. Raises `Stale` for a key without an object, `Pinned` while it is pinned.
+    /// Frees the object. Raises `Stale` for a key without an object, `Pinned` for a pinned object.
     fn free(&self, key: &Key) -> Result<()> {
         Ok(self.0.free(key.0)?)
     }
@@ -130,7 +130,7 @@ impl Store {
 
     /// Says that the bytes are no longer needed. The key stays until the object is freed.
     ///
-    /// Raises `Stale` for a key without an object, `Pinned` while it is pinned.
+    /// Raises `Stale` for a key without an object, `Pinned` for a pinned object.
     fn dead(&self, key: &Key) -> Result<()> {
         Ok(self.0.dead(key.0)?)
     }
@@ -141,7 +141,7 @@ impl Store {
     }
 }
 
-/// The bytes of an object as a buffer. They stay in memory at one address until this is released.
+/// The bytes of an object as a buffer. They stay in memory at one address until `release`.
 #[pyclass(frozen, module = "glebe.swap")]
 pub(crate) struct Pinned(Lease<PinnedObject>);
 

@@ -2,7 +2,7 @@
 //!
 //! It is a buffer only while no page is marked, and cannot be marked while it is exported, so no
 //! array points to memory that may vanish. [`Held`] unmarks all of it for a `with` block. If arrays
-//! remain at the end, the mark waits for the last of them.
+//! remain at the end of the block, the mark waits for the last array.
 //!
 //! Lock: the state's, for a few instructions. A mark or an unmark sets `is_busy` and works without
 //! the lock; other threads sleep and look again. The region has a fork step, so a child finds it
@@ -37,15 +37,15 @@ type Lost = Vec<(u64, u64)>;
 /// The pause between looks at `is_busy`.
 const NAP: Duration = Duration::from_micros(50);
 
-/// `bytes` bytes of zeros, rounded up to pages, whose contents may be given up and taken back.
+/// `bytes` bytes of zeros, rounded up to pages, which may be marked for the kernel and unmarked.
 ///
-/// A writable buffer while no page is marked, otherwise `BufferError`: no array points to memory
-/// that may vanish. A forked child has a copy; lost pages are lost in the copy too. Raises
-/// `BadArgument` for a length of zero, `Unsupported` if the process locks its memory or the kernel
-/// cannot do this.
+/// A writable buffer while no page is marked. Otherwise it raises `BufferError`, because no array
+/// may point to memory that vanishes. A forked child has a copy; lost pages are lost in the copy
+/// too. Raises `BadArgument` for a length of zero, `Unsupported` if the process locks its memory or
+/// the kernel cannot do this.
 #[pyclass(frozen, module = "glebe.volatile")]
 pub(crate) struct VolatileBuffer {
-    /// Boxed: Python's objects are aligned to less.
+    /// Boxed, because Python aligns objects to less.
     region: Box<Region>,
     state: Mutex<State>,
 }
@@ -69,7 +69,7 @@ impl VolatileBuffer {
         }
     }
 
-    /// Calls `work` with `is_busy` set while other threads run, and `then` if it succeeds.
+    /// Calls `work` with `is_busy` set while other threads run, and then `then` if `work` succeeds.
     fn busy<T: Send>(
         &self,
         py: Python<'_>,
@@ -113,7 +113,7 @@ impl VolatileBuffer {
         mut state: MutexGuard<'_, State>,
         (range, pages): (Range<Bytes>, Range<usize>),
     ) -> Result<()> {
-        // Changes the state first: a refused mark may count as marked.
+        // Changes the state first, so pages count as marked even if the mark fails.
         state.set(pages, true);
         self.busy(py, state, || self.region.mark(range, Priority::NORMAL), |_| ())
     }
@@ -142,7 +142,8 @@ impl VolatileBuffer {
         self.unmark_range(py, state, all).inspect_err(|_| _ = self.lock().end_hold())
     }
 
-    /// Ends a `with` block. Marks all, or leaves that to the end of the last export.
+    /// Ends a `with` block. The last block marks all pages, or leaves this to the end of the last
+    /// export.
     fn let_go(&self, py: Python<'_>) -> Result<()> {
         let mut state = self.idle(py);
         if !state.end_hold() || !state.holds.is_empty() {
@@ -156,7 +157,7 @@ impl VolatileBuffer {
         self.mark_range(py, state, all)
     }
 
-    /// Marks all after the last export, unless the memory is in use again.
+    /// Marks all pages after the last export, unless the memory is in use again.
     fn mark_later(&self, py: Python<'_>) -> Result<()> {
         let mut state = self.idle(py);
         if state.exports > 0 || !state.holds.is_empty() || !std::mem::take(&mut state.marks_later) {
@@ -192,8 +193,8 @@ impl VolatileBuffer {
         self.mark_range(py, state, range)
     }
 
-    /// Takes the right back. Returns first page and number of pages of each run that was lost and
-    /// is now zeros.
+    /// Unmarks these bytes. Returns first page and number of pages of each run that was lost and is
+    /// now zeros.
     ///
     /// All other pages are intact. Raises `BadArgument` if the range is not whole pages of the
     /// memory.
@@ -206,8 +207,8 @@ impl VolatileBuffer {
     /// Returns a context for `with`. No page is marked inside, and all pages are marked afterwards.
     /// `as` gives the runs that were lost.
     ///
-    /// If arrays remain at the end, the end of the last array marks the memory. If several blocks
-    /// overlap, the first block gets the lost runs.
+    /// If arrays remain at the end, the end of the last array marks the memory. If blocks overlap,
+    /// the first block gets the lost runs.
     fn held(slf: Bound<'_, Self>) -> Held {
         Held(slf.unbind())
     }

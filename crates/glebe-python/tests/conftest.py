@@ -27,8 +27,8 @@ def reserve():
 
 @pytest.fixture
 def run():
-    """Returns a function that runs a program in a process of its own, fails if the program does,
-    and returns its output."""
+    """Returns a function that runs a program in its own process, fails if the program fails, and
+    returns its output."""
 
     def run(program, *args):
         words = [sys.executable, "-c", textwrap.dedent(program), *args]
@@ -40,7 +40,7 @@ def run():
 
 
 def take(reserve, share):
-    """Takes a block of a share of the whole reserve, with any runs. It ends when it is dropped."""
+    """Takes a block of a share of the reserve. The drop of the block frees it."""
     return reserve.alloc(int(reserve.stats()["total_pages"] * share), any=True)
 
 
@@ -51,7 +51,7 @@ def value_of(length, seed=0):
 
 
 def check_array(made, array):
-    """Checks that an array equals another in all that a program sees, except its address."""
+    """Checks that an array equals another in everything that a program sees, except its address."""
     assert type(made) is type(array) and made.dtype == array.dtype
     assert made.shape == array.shape and made.tobytes() == array.tobytes()
     if isinstance(array, np.ndarray):

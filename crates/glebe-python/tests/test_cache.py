@@ -226,7 +226,7 @@ def test_a_put_that_finds_no_room_says_so_and_keeps_nothing_old(reserve):
     assert "k" not in cache
     cache["k"] = value_of(PAGE, seed=2)
     assert cache.get("k") is None
-    # Short values have a little memory of their own, with a limit.
+    # Short values also use a little ordinary memory, which has a limit.
     kept = [n for n in range(3_500) if cache.put(n, b"%020d" % n * 5)]
     assert 0 < len(kept) < 3_500 and all(cache.get(n) == b"%020d" % n * 5 for n in kept)
 
@@ -266,7 +266,7 @@ def test_small_values_are_whole_or_gone_once_a_block_took_pages(reserve, length)
     with take(reserve, 0.9):
         found = {n: value for n in range(count) if (value := cache.get(n)) is not None}
         assert all(value == values[n] for n, value in found.items())
-        # Short values in ordinary memory have no page to lose.
+        # Empty values all fit into ordinary memory, so none is lost.
         assert len(found) < count or length == 0
         assert len(cache) == len(found) and cache.lost == count - len(found)
     cache.clear()
@@ -339,7 +339,7 @@ def test_it_is_a_dictionary_that_may_lose_entries(steps):
                 assert found == oracle[key]
             assert set(cache) <= set(oracle)
         assert all(oracle[key] == value for key, value in cache.items())
-        # The reserve holds no more pages than the listed entries need.
+        # The reserve holds no more pages than the listed entries need, plus one page each.
         pages = sum(max(len(oracle[key]), 1) + PAGE - 1 for key in cache) // PAGE
         assert reserve.stats()["live_pages"] <= pages + len(cache)
 

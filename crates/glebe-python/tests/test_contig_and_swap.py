@@ -133,7 +133,7 @@ def test_every_size_is_refused_by_an_exception(reserve, tmp_path, size):
         "shrink": lambda: reserve.shrink(size),
         "alloc": lambda: reserve.alloc(size),
         "alloc bytes": lambda: reserve.alloc(bytes=size),
-        # Any power of two is an alignment of the first page.
+        # Every power of two is an alignment of the first page.
         "alloc align": lambda: reserve.alloc(1, align=size if size & (size - 1) else 3),
         "promise": lambda: reserve.promise(size),
         "locate": lambda: reserve.alloc(1).locate(size),

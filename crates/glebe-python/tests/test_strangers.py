@@ -1,4 +1,4 @@
-"""Tests and tools that others wrote: zict's conformance kit, fsspec's caches, Arrow."""
+"""Runs others' tests and tools: zict's conformance kit, fsspec's caches, Arrow."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,6 @@ def test_the_pair_loses_nothing_when_a_block_takes_the_cache(pair, reserve):
 
 
 def test_fsspec_reads_through_the_cache(reserve):
-    """Uses the cache as the store of a block cache, which fetches lost blocks again."""
     fsspec = pytest.importorskip("fsspec", reason="skipped: fsspec is not installed")
     content = value_of(1 << 20)
     files = fsspec.filesystem("memory")
@@ -73,7 +72,6 @@ def test_fsspec_reads_through_the_cache(reserve):
 
 @pytest.mark.parametrize("make", ["py_buffer", "foreign_buffer"])
 def test_arrow_takes_a_block(reserve, make):
-    """Makes a buffer by the buffer protocol, or by address with a view that keeps the block."""
     pa = pytest.importorskip("pyarrow", reason="skipped: pyarrow is not installed")
     compute = pytest.importorskip("pyarrow.compute")
     block = reserve.alloc(2, zeroed=True, any=True)

@@ -1,7 +1,6 @@
 """Threads share one object and check every byte, on any interpreter.
 
-On a free-threaded interpreter they really run at once; no import of the package may turn the global
-lock on again.
+On a free-threaded interpreter they really run at once.
 """
 
 import random
@@ -26,8 +25,8 @@ THREADS = 8
 def hammer(*works):
     """Calls each work repeatedly in a thread of its own, with its own source of random numbers.
 
-    Each thread looks at the time itself: the main thread could wait for the global lock much longer. A
-    short switch interval lets more threads have turns meanwhile."""
+    Each thread looks at the time itself, because the main thread could wait long for the global
+    lock. A short switch interval makes threads alternate often."""
     stop, failed, end = threading.Event(), [], time.monotonic() + SECONDS
 
     def go(work, seed):
@@ -54,7 +53,6 @@ def hammer(*works):
 
 
 def check(value, key):
-    """Checks that a value of `key` is whole: its first bytes name its seed and length."""
     seed, length = int(value[:8]), len(value)
     assert seed % 16 == key and value == value_of(length, seed)
 
@@ -96,7 +94,7 @@ def test_a_cache(reserve):
 
     hammer(put, get, get_into, remove, put, recall)
     cache.clear()
-    # Pages whose drop met a recall stay until another call needs them, but no key finds them.
+    # A recall may keep pages from being dropped, but no key finds them.
     assert len(cache) == 0 and all(cache.get((key,)) is None for key in range(16))
 
 
@@ -203,7 +201,7 @@ def test_a_volatile_buffer():
     whole = np.repeat(np.arange(1, pages + 1, dtype=np.uint8), PAGE)
 
     def fits(array, first):
-        """Checks that each byte is its page's or lost. Another thread may be filling a page."""
+        """Checks that each byte is its page's or zero. Another thread may be filling a page."""
         array, expected = array.copy(), whole[first * PAGE :][: len(array)]
         assert ((array == expected) | (array == 0)).all()
 

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="skipped: torch is not installed")
 
 
 def tensor_of(block, dtype=np.uint8):
-    """Goes through NumPy: `torch.frombuffer` releases the buffer, and the block could be freed."""
+    """Makes a tensor by NumPy, because `torch.frombuffer` would let the block be freed."""
     return torch.from_numpy(np.frombuffer(block, dtype))
 
 
@@ -33,7 +33,6 @@ def cuda():
 
 
 def check_copies(block):
-    """Checks that a GPU gets what the block holds, and the block what the GPU gives back."""
     host = tensor_of(block)
     assert host.is_pinned()
     host.random_(0, 256)

@@ -116,7 +116,7 @@ def test_threads_hold_and_mark_without_a_wrong_byte(buffer):
 
     def work():
         while not stop.is_set():
-            # The lock ensures that no other thread holds the memory, so this drop is a loss.
+            # The lock keeps other threads from holding the memory, so this drop is a loss.
             with lock, dropped(), buffer.held() as lost:
                 array = np.frombuffer(buffer, np.uint8).reshape(64, PAGE)
                 for first, count in lost:

@@ -49,7 +49,6 @@ def test_the_wheel_is_small_and_of_the_stable_interface():
 
 
 def texts_of_licences(names, read):
-    """Checks that both licence texts are present, and equal those at the top of the repository."""
     found = {name.rsplit("/", 1)[-1]: read(name) for name in names if "LICENSE-" in name}
     assert set(found) == {"LICENSE-APACHE", "LICENSE-MIT"}
     assert b"Apache License" in found["LICENSE-APACHE"] and b"MIT" in found["LICENSE-MIT"]
@@ -77,7 +76,7 @@ def test_a_source_distribution_has_the_texts_of_its_licences(tmp_path):
 
 
 def members(kind):
-    """Yields names and values of a class's public members that the package has made."""
+    """Yields names and values of the public members that the package gives a class."""
     for name in dir(kind):
         owner = next((base for base in kind.__mro__ if name in vars(base)), object)
         if not name.startswith("_") and owner.__module__.startswith("glebe"):
@@ -101,7 +100,6 @@ def test_help_has_a_text_for_each_public_member():
 
 
 def test_an_import_takes_little():
-    """Prints the time of an import, and checks that it imports no heavy module."""
     program = (
         "import time; start = time.perf_counter(); import glebe; "
         "print(time.perf_counter() - start)"
@@ -258,7 +256,7 @@ def test_the_stubs_have_what_there_is(tmp_path):
     stubtest = checker("stubtest")
     words = [stubtest, "glebe", "--concise"]
     allowed = tmp_path / "allowed"
-    # Private parts have no stubs; before 3.12 buffers have no method that Python sees.
+    # Private parts have no stubs. Before 3.12, Python sees no buffer method.
     allowed.write_text("glebe\\._.*\nglebe\\.__getattr__\nglebe\\..*\\.__buffer__\n")
     words += ["--ignore-disjoint-bases", "--allowlist", str(allowed), "--ignore-unused-allowlist"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)

@@ -1,7 +1,7 @@
-//! Runs the servers of `glebe serve` in memory that first class does not use.
+//! Runs the servers of `glebe serve` in memory that first-class clients do not use.
 //!
 //! Module [`protocol`] parses requests, [`store`] keeps items, [`server`] connects both to sockets.
-//! Each uses only those before it. No unsafe code.
+//! The crate has no unsafe code.
 
 pub mod protocol;
 pub mod server;

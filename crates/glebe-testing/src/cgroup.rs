@@ -1,5 +1,5 @@
-//! Makes a memory cgroup without swap below this process's own group. A child of the test runs
-//! inside, so the kernel's kills spare the parent.
+//! Makes a memory cgroup without swap below this process's own group or an ancestor of it. A child
+//! of the test runs inside, so the kernel's kills spare the parent.
 //!
 //! The group is of version 1, or of version 2 below a group that already passes on the memory
 //! controller. The next run removes the directory of a killed run.
@@ -15,7 +15,6 @@ use glebe_os::units::Bytes;
 
 const PREFIX: &str = "glebe-test-";
 
-/// A memory cgroup, removed when dropped.
 #[derive(Debug)]
 pub struct Group {
     dir: PathBuf,
@@ -30,16 +29,15 @@ impl Group {
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("{PREFIX}{}-{nth}", std::process::id()));
         fs::create_dir(&dir).map_err(|e| format!("no memory cgroup: {}: {e}", dir.display()))?;
-        // From here on, a drop removes the directory.
         let group = Self { dir, is_v2 };
         let (most, swap) = match is_v2 {
             true => ("memory.max", "memory.swap.max"),
-            // An equal limit on memory and swap would take effect before the limit on memory.
+            // Sets no limit on memory and swap together, because the kernel would apply it first.
             false => ("memory.limit_in_bytes", "memory.swappiness"),
         };
         let written = fs::write(group.dir.join(most), limit.get().to_string());
         written.map_err(|error| format!("no memory cgroup: the limit: {error}"))?;
-        // Only kernels with swap have this file.
+        // A kernel without swap lacks `memory.swap.max`.
         let _ = fs::write(group.dir.join(swap), "0");
         Ok(group)
     }
@@ -55,7 +53,6 @@ impl Group {
         }
     }
 
-    /// Returns the number of OOM kills.
     pub fn kills(&self) -> u64 {
         let name = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.dir.join(name)).expect("it is there");
@@ -93,7 +90,7 @@ pub fn parent(root: &Path) -> Result<(PathBuf, bool), String> {
     Ok((found.ok_or(why)?, mount.is_v2()))
 }
 
-/// Removes groups of killed runs. The kernel keeps a group with processes.
+/// Removes groups of killed runs. The kernel refuses to remove a group that has processes.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -106,7 +103,7 @@ fn sweep(parent: &Path) {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Page cache would keep the group alive.
+        // Drops page cache, which would keep a group of version 1 alive.
         let _ = fs::write(self.dir.join("memory.force_empty"), "0");
         // The caller has waited for every process in the group.
         if let Err(error) = fs::remove_dir(&self.dir) {

@@ -7,7 +7,7 @@
 
 const PATIENCE: u32 = 60;
 
-/// Returns the result of `check` in a forked child; false if it hangs.
+/// Returns the result of `check` in a forked child; false if the child hangs or dies.
 ///
 /// # Panics
 /// If the kernel refuses a process.
@@ -15,7 +15,7 @@ const PATIENCE: u32 = 60;
 /// # Safety
 /// `check` allocates nothing, takes no lock and does not unwind.
 pub unsafe fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `check` and exits by _exit; the parent waits for it.
+    // SAFETY: the caller keeps the contract for `check`; the child exits by _exit.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
@@ -29,7 +29,6 @@ pub unsafe fn in_child(check: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// Maps memory exactly at `addr`; false if something is mapped there.
 pub fn map_at(addr: *mut u8, len: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

@@ -16,8 +16,8 @@ pub enum InsideEnd {
     Skipped,
 }
 
-/// Runs `body` in a child of the test `test`, in a group with this limit. Never returns in the
-/// child.
+/// Runs the test `test` again as a child process in a cgroup with this limit. In the child, runs
+/// `body` and exits.
 ///
 /// # Panics
 /// If the body panics.

@@ -3,14 +3,15 @@
 
 /// More steps than any schedule takes; loom's default is too low for some models.
 const BRANCHES_MAX: usize = 10_000;
-/// The most preemptions without `GLEBE_LONG`. Models that must fail do so within two.
+/// Greatest number of preemptions without `GLEBE_LONG`. Models that must fail do so within two.
 const SHARE: usize = 2;
 /// [`SHARE`] for a model with far more schedules: many steps, or three threads.
 const SHARE_OF_LARGE: usize = 1;
 
-/// Runs every schedule of `run` with at most `preemptions`, if given; without `GLEBE_LONG` at most
-/// [`SHARE`]. A preemption is a switch away from a thread that could continue. If the model's first
-/// thread takes part, a thread that starts before it costs one.
+/// Runs every schedule of `run` with at most `preemptions` preemptions (`None`: no limit), and
+/// without `GLEBE_LONG` with at most [`SHARE`]. A preemption is a switch away from a thread that
+/// could continue. If the model's first thread takes part, a thread that starts before it costs one
+/// preemption.
 pub fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
     explore_share(preemptions.into(), SHARE, run);
 }
@@ -21,7 +22,6 @@ pub fn explore_orders(preemptions: usize, run: impl Fn() + Sync + Send + 'static
     explore_share(Some(preemptions), 0, run);
 }
 
-/// Like [`explore`], for a model with far more schedules.
 pub fn explore_large(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     explore_share(Some(preemptions), SHARE_OF_LARGE, run);
 }

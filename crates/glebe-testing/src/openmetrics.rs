@@ -22,7 +22,6 @@ pub struct Family {
 }
 
 impl Family {
-    /// Returns the names that this family reserves, its own first.
     fn names(&self) -> Vec<String> {
         let ends: &[&str] = match &*self.kind {
             "counter" => &["", "_total", "_created"],
@@ -102,7 +101,6 @@ impl Family {
     }
 }
 
-/// Returns the families, or the first fault.
 pub fn parse(text: &str) -> Result<Vec<Family>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("the end is not # EOF")?;
     if !body.is_empty() && !body.ends_with('\n') {

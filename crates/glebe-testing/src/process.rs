@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 const CHILD: &str = "GLEBE_TEST_CHILD";
 const ALONE: &str = "GLEBE_TEST_ALONE";
 
-/// Returns true in a process that [`child_of`] started.
 pub fn is_child() -> bool {
     env::var_os(CHILD).is_some()
 }
@@ -15,7 +14,7 @@ pub fn is_child() -> bool {
 /// Returns a command that runs only the test `test`.
 ///
 /// # Panics
-/// If this program has no such test: the process would run none, and succeed.
+/// If this program has no such test, because the process would then run no test and succeed.
 pub fn child_of(test: &str) -> Command {
     marked(CHILD, test)
 }
@@ -41,7 +40,6 @@ fn all_tests() -> &'static str {
     })
 }
 
-/// Runs the command. Returns true if it succeeded.
 pub fn passes(command: &mut Command) -> bool {
     command.status().expect("the program starts").success()
 }
@@ -58,7 +56,6 @@ pub fn is_alone<T>(_: &T) -> bool {
         return true;
     }
     let output = marked(ALONE, test).output().expect("the program starts");
-    // The harness shows this if the test fails.
     print!("{}", String::from_utf8_lossy(&output.stdout));
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{test}, in a process of its own: {}", output.status);
@@ -68,7 +65,7 @@ pub fn is_alone<T>(_: &T) -> bool {
 /// Gives the test that begins with this macro its own process.
 ///
 /// For tests that count or change state of the whole process: mappings, descriptors, limits, signal
-/// handlers. [`process::is_child`](crate::process::is_child) returns false in that process.
+/// handlers. [`process::is_child`](crate::process::is_child) returns false in the new process.
 #[macro_export]
 macro_rules! alone {
     () => {

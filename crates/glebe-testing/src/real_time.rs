@@ -1,8 +1,7 @@
 //! For unit tests: a real-time thread that waits for an ordinary thread on the same processor.
 //!
-//! Each test runs in its own process. The kernel kills a real-time thread that spins or yields for
-//! longer than `RUN_MICROS`. Source: sched(7), setrlimit(2) RLIMIT_RTTIME, which sched_yield(2)
-//! does not reset.
+//! Each test runs in its own process. The kernel kills the process if its real-time thread spins or
+//! yields for longer than `RUN_MICROS`. Source: sched(7), setrlimit(2) RLIMIT_RTTIME.
 #![allow(unsafe_code)] // Safety: calls that change this process, or read and write one structure.
 
 use std::io;
@@ -12,13 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const MARK: &str = "GLEBE_REAL_TIME_TEST";
-/// Less than the time after which the kernel itself lets others run.
+/// Shorter than the 0.95 s after which the kernel itself lets ordinary threads run.
 const RUN_MICROS: libc::rlim_t = 200_000;
 const WORK: Duration = Duration::from_millis(3);
 const SECONDS_MAX: u32 = 60;
 
-/// Runs the test in its own process. There an ordinary thread runs `hold`, which calls its argument
-/// while it holds what the real-time thread's `wait` waits for.
+/// Runs the test in its own process. There an ordinary thread runs `hold`, which must take a lock
+/// and call its argument; meanwhile a real-time thread runs `wait`, which must wait for this lock.
 ///
 /// # Panics
 /// If the process fails, or the real-time thread runs for too long.
@@ -63,7 +62,7 @@ fn run(hold: impl FnOnce(&dyn Fn()) + Send, wait: impl FnOnce() + Send) {
             while !is_held.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(1));
             }
-            // From here on the ordinary thread runs only while this thread sleeps.
+            // From here on, the ordinary thread runs only while this thread sleeps.
             waits.store(true, Ordering::SeqCst);
             wait();
         });
@@ -78,13 +77,13 @@ fn limit() {
     };
     limit(libc::RLIMIT_CORE, 0);
     limit(libc::RLIMIT_RTTIME, RUN_MICROS);
-    // SAFETY: takes a number; ends this process, which runs one test.
+    // SAFETY: `alarm` takes a number, and can end only this process.
     unsafe { libc::alarm(SECONDS_MAX) };
 }
 
 fn first_cpu() -> libc::cpu_set_t {
     let len = size_of::<libc::cpu_set_t>();
-    // SAFETY: zeros are a valid set; accessed within its length.
+    // SAFETY: zeros are a valid set, and each access is within its length.
     unsafe {
         let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
         assert_eq!(libc::sched_getaffinity(0, len, &mut all), 0);

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A new folder in the temporary folder. Dropping it removes it with its contents.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -15,7 +14,6 @@ impl Scratch {
         Self::with_mode(what, 0o700)
     }
 
-    /// Makes a folder that every user can read.
     pub fn readable(what: &str) -> Self {
         Self::with_mode(what, 0o755)
     }

@@ -50,7 +50,7 @@ pub struct Process {
 impl Process {
     /// Forks a child that runs `body` and exits with 0, or with 101 after a panic.
     pub fn start(body: impl FnOnce(Link)) -> Self {
-        // SAFETY: the child follows the head's rules.
+        // SAFETY: the child follows the rules at the head of this file.
         Self::start_by(|| unsafe { libc::fork() }, body)
     }
 
@@ -109,7 +109,7 @@ pub fn signal(pid: i32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
-/// Restarts the alarm of a busy child.
+/// Restarts the alarm that would end this child.
 pub fn stay() {
     // SAFETY: takes no pointers.
     unsafe { libc::alarm(patience_s()) };

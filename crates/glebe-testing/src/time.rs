@@ -2,15 +2,15 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `GLEBE_SLOW` | multiplies every limit and every storm; for emulated and busy machines |
+//! | `GLEBE_SLOW` | multiplies limits, and usual lengths of storms, for a slow machine |
 //! | `GLEBE_STRESS_SECONDS` | the length of each storm, in place of its usual length |
-//! | `GLEBE_LONG` | walks whole state spaces, not a share; storms last four times as long |
+//! | `GLEBE_LONG` | explores whole state spaces; usual storms last four times as long |
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(1);
-/// Longest extension of a storm whose event did not happen.
+/// Longest extension of a storm that still waits for its event.
 const GRACE: Duration = Duration::from_secs(30);
 
 fn number(name: &str) -> Option<f64> {
@@ -19,7 +19,6 @@ fn number(name: &str) -> Option<f64> {
     Some(number.unwrap_or_else(|| panic!("{name}={text} is no number above 0")))
 }
 
-/// Returns `usual` times `GLEBE_SLOW`.
 pub fn slowed(usual: Duration) -> Duration {
     usual.mul_f64(number("GLEBE_SLOW").unwrap_or(1.0))
 }
@@ -43,12 +42,11 @@ impl Storm {
         Self::lasting(storm(middle))
     }
 
-    /// Begins a part of another storm.
     pub fn lasting(lasts: Duration) -> Self {
         Self { begin: Instant::now(), lasts }
     }
 
-    /// Returns true while the storm lasts.
+    /// Returns true while the storm lasts, and then for at most `GRACE` until `has_happened`.
     pub fn goes_on(&self, has_happened: impl FnOnce() -> bool) -> bool {
         let so_far = self.begin.elapsed();
         so_far < self.lasts || so_far < self.lasts + slowed(GRACE) && !has_happened()

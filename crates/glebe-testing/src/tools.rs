@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-/// Returns true if a tool is installed. Prints that the test is skipped if not.
+/// Returns true if a tool is installed. If not, prints that the test is skipped.
 #[must_use]
 pub fn has(tool: &str) -> bool {
     let mut command = Command::new(tool);

@@ -6,7 +6,6 @@ use std::os::fd::AsRawFd;
 
 pub const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
-/// A turn, which ends when dropped.
 pub struct Turn(#[allow(dead_code)] File);
 
 impl Turn {
@@ -15,7 +14,7 @@ impl Turn {
         Self::take(path, libc::LOCK_EX)
     }
 
-    /// Waits until no test has a turn by [`Turn::alone`].
+    /// Waits until no other test has a turn on `path` by [`Turn::alone`].
     pub fn shared(path: &str) -> Option<Self> {
         Self::take(path, libc::LOCK_SH)
     }

@@ -4,14 +4,14 @@ use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::units::{Bytes, Pages};
 
-/// A refused call, which changed nothing.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A view or space of no pages.
     #[error("no pages were asked for; the least is one")]
     Empty,
-    /// A file with another page size than the space.
+    /// A file whose page size differs from the space's.
     #[error("the file has pages of {given}, the space pages of {page}")]
     OtherPage {
         /// Page size of the file.
@@ -35,7 +35,7 @@ pub enum Error {
         /// Length of the file in base pages.
         len: Pages,
     },
-    /// More mappings than views may have.
+    /// More mappings than all views may have.
     #[error("a view of {asked} mappings; views have {used} of at most {limit}, by {of}")]
     ViewLimit {
         /// Mappings that the view needs.

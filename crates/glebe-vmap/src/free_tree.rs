@@ -1,11 +1,12 @@
 //! [`FreeTree`] holds free extents in address order and finds the lowest place that fits.
 //!
-//! It owns no memory. The caller chooses the unit and locks a shared tree.
+//! The caller chooses the unit and locks a shared tree.
 //!
 //! # Structure
 //!
-//! A wide, flat B+tree has nodes of a few cache lines, named by indices into storage. An inner node
-//! holds the most that one extent below each child has, for each [class](Classes) of alignments:
+//! A wide, flat B+tree has nodes of a few cache lines, named by indices into storage. For each
+//! child and each [class](Classes) of alignments, an inner node holds the most positions that one
+//! extent below the child offers from an aligned start:
 //!
 //! ```text
 //!                 +----------------------------------------+
@@ -28,8 +29,7 @@
 //! # Cost
 //!
 //! Calls read O(log n) nodes for n free extents and alignments of the [`Classes`], except
-//! [`FreeTree::iter`]. A change writes one leaf and at most classes x levels maxima. Only creating
-//! a tree allocates.
+//! [`FreeTree::iter`]. Only creating a tree allocates.
 //!
 //! Source: "improve vmap allocation" (Linux 2019), with a maximum for each alignment instead of one
 //! size.
@@ -49,14 +49,14 @@ use glebe_os::extent::Extent;
 use lanes::Lane;
 use tree::{Entry, Need, NoRoom, Path, Paths, Refused, Tree};
 
-/// Lanes of a node: two cache lines of 32-bit positions.
+/// Lanes of a node. A row of 32-bit positions fills two cache lines.
 const FAN_OUT: usize = 32;
 
 /// A refusal of a free tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreeTreeError {
-    /// A request for no positions.
+    /// A request for zero positions.
     #[error("length 0 requested; at least 1 is needed")]
     ZeroLen,
     /// An alignment that is not a power of two.
@@ -99,11 +99,12 @@ pub enum FreeTreeError {
 
 /// `Classes` are the alignments with maxima in a tree.
 ///
-/// A search for these takes O(log n); for others, it may visit many long extents that lie badly.
-/// All classes cost some 8 bytes an extent with 32-bit positions.
+/// A search for these alignments takes O(log n). For other alignments, a search may visit many
+/// extents that are long enough but misaligned. All classes cost about 8 bytes per extent with
+/// 32-bit positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Classes {
-    /// All powers of two.
+    /// All powers of two, except those with few multiples in the span.
     #[default]
     All,
     /// Only 1.
@@ -136,7 +137,7 @@ pub struct FreeTree {
 }
 
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // a tree keeps its variant for life
+#[allow(clippy::large_enum_variant)] // a tree never changes its variant
 enum Width {
     Narrow(Tree<u32, FAN_OUT>),
     Wide(Tree<u64, FAN_OUT>),
@@ -161,7 +162,7 @@ macro_rules! on {
 
 impl FreeTree {
     /// Creates a tree with no free position and all classes. It has room for `max_extents` free
-    /// extents, at most all that fit into `span`.
+    /// extents, or for as many as fit into `span`.
     ///
     /// # Panics
     /// If memory is short.
@@ -171,7 +172,7 @@ impl FreeTree {
         made.unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Creates a tree with these classes.
+    /// Creates a tree with `classes`, otherwise like [`FreeTree::new`].
     ///
     /// # Errors
     /// If memory is short.
@@ -206,7 +207,7 @@ impl FreeTree {
         })
     }
 
-    /// Creates a tree of the lowest fan-out.
+    /// Creates a tree of fan-out 4.
     #[cfg(any(test, fuzzing))]
     #[doc(hidden)]
     #[must_use]
@@ -222,8 +223,8 @@ impl FreeTree {
         all
     }
 
-    /// Takes the lowest `len` positions from a multiple of `align`, in one free extent and
-    /// `within`; `None` if no place fits.
+    /// Takes the lowest `len` positions from a multiple of `align`, in one free extent and in
+    /// `within`. Returns `None` if no place fits.
     ///
     /// # Errors
     /// [`FreeTreeError::ZeroLen`], [`FreeTreeError::BadAlign`]; [`FreeTreeError::OutOfNodes`] if
@@ -250,7 +251,7 @@ impl FreeTree {
         Ok(Extent::new(self.base + start, len))
     }
 
-    #[inline(never)] // keeps registers free for the path of few extents
+    #[inline(never)] // keeps registers free for the path with few extents
     fn alloc_of_many(
         &mut self,
         len: u64,
@@ -265,7 +266,7 @@ impl FreeTree {
         })
     }
 
-    /// Returns what [`Self::alloc`] would take.
+    /// Returns the extent that [`Self::alloc`] would take.
     ///
     /// # Errors
     /// [`FreeTreeError::ZeroLen`], [`FreeTreeError::BadAlign`].
@@ -317,7 +318,7 @@ impl FreeTree {
     ///
     /// # Errors
     /// [`FreeTreeError::OutsideSpan`], [`FreeTreeError::AlreadyFree`];
-    /// [`FreeTreeError::OutOfNodes`] if it has no free neighbour and storage is full.
+    /// [`FreeTreeError::OutOfNodes`] if `extent` has no free neighbour and storage is full.
     #[inline]
     pub fn free(&mut self, extent: Extent) -> Result<(), FreeTreeError> {
         self.check_span(extent)?;
@@ -354,7 +355,8 @@ impl FreeTree {
         on!(&self.tree, tree => tree.largest().get())
     }
 
-    /// Returns the lowest whole free extent that ends after `from` and has `min_len` positions.
+    /// Returns the lowest whole free extent that ends after `from` and has at least `min_len`
+    /// positions.
     #[must_use]
     pub fn next_fit(&self, from: u64, min_len: u64) -> Option<Extent> {
         if let Some(extent) = self.containing(from).filter(|extent| extent.len() >= min_len) {
@@ -447,7 +449,7 @@ impl FreeTree {
         if !align.is_power_of_two() {
             return Err(FreeTreeError::BadAlign { align });
         }
-        // The base is a multiple of every alignment that a narrow tree tells apart.
+        // If the base is no multiple of `align`, the span contains no multiple.
         if len > self.span.len() || self.base & (align - 1) != 0 {
             return Ok(None);
         }

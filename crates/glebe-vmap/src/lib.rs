@@ -18,19 +18,19 @@
 //! ```
 //!
 //! A [`Space`] owns addresses, managed by a free tree; each [`View`] owns a part of them. Extents
-//! count base pages, also for a hugetlb file.
+//! count base pages, even for a hugetlb file.
 //!
-//! A dropped view is unmapped *lazily*: until then its addresses have no other use. A flush unmaps
-//! neighbours by one system call. It runs when dropped views exceed a bound, when addresses or
-//! mappings run out, and on [`Space::flush`].
+//! A dropped view is unmapped *lazily*: until a flush, its addresses are not reused. A flush unmaps
+//! neighbouring views by one system call. It runs when dropped views exceed a bound, when addresses
+//! or mappings run out, and on [`Space::flush`].
 //!
-//! Views keep their file alive. All views get at most half of `vm.max_map_count`, a space at most a
-//! million mappings. Neighbours in the file share a mapping.
+//! Views keep their file alive. All views together get at most half of `vm.max_map_count`, and a
+//! space at most 2^20 mappings. Extents that follow each other in the file share a mapping.
 //!
-//! The kernel copies bytes and no slice is lent, because others may change them. In a forked child
-//! nothing is mapped, and calls return [`Error::Forked`].
+//! The kernel copies bytes and no slice is lent, because others may change the bytes. In a forked
+//! child no view is mapped, and fallible calls fail.
 //!
-//! Locks: the list of a flush, then the state of a space. Source: mmap(2), `mm/vmalloc.c`
+//! Lock order: the list of a flush, then the state of a space. Source: mmap(2), `mm/vmalloc.c`
 //! (vm_map_ram).
 #![deny(unsafe_code)]
 #![cfg(not(loom))]

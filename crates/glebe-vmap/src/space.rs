@@ -46,7 +46,7 @@ impl Options {
         Self { page, ..self }
     }
 
-    /// Sets the bytes of dropped views to keep mapped; by default 64 MiB.
+    /// Sets the most bytes of dropped views to keep mapped; by default 64 MiB.
     pub fn lazy_max(self, lazy: Bytes) -> Self {
         Self { lazy, ..self }
     }
@@ -56,7 +56,7 @@ impl Options {
         Self { max_mappings, ..self }
     }
 
-    /// Reserves `len` of addresses, rounded up to whole pages.
+    /// Reserves `len` bytes of addresses, rounded up to whole pages.
     ///
     /// # Errors
     /// [`Error::Empty`]; [`Error::Os`] if the process lacks addresses or memory, or `RLIMIT_AS`
@@ -66,7 +66,7 @@ impl Options {
         let len = pages.checked_bytes(self.page).unwrap_or(len);
         let span = Extent::new(0, pages.get()).ok_or(Error::Empty)?;
         let addresses = Addresses::reserve(len, self.page)?;
-        // A view has two or more mappings, and free extents exceed views by one at most.
+        // Free extents exceed views by at most one, and a view has at least two mappings.
         let limit = self.max_mappings;
         let tree = all_free(span, limit as usize + 1)?;
         let state = State { tree, lazy: Lazy::new(), used: VIEWS.share(), limit, views: 0 };
@@ -103,7 +103,7 @@ pub struct Usage {
     pub free: Bytes,
 }
 
-/// A view's positions and mappings, with one for the gap after it.
+/// A view's positions, and the number of its mappings including the gap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) at: Extent,
@@ -170,7 +170,7 @@ pub(super) struct Inner {
     page: PageSize,
     lazy_pages: u64,
     state: Mutex<State>,
-    /// Views that a flush clears; locked until its end.
+    /// Views that a flush clears; locked until the flush ends.
     flushing: Mutex<Lazy>,
 }
 
@@ -180,7 +180,7 @@ impl Space {
         Options::default()
     }
 
-    /// Creates a space of `len` of addresses for base pages.
+    /// Creates a space of `len` bytes of addresses, for files with base pages.
     ///
     /// # Errors
     /// Like [`Options::build`].
@@ -193,7 +193,7 @@ impl Space {
     /// # Errors
     /// [`Error::Empty`], [`Error::OtherPage`], [`Error::Unaligned`], [`Error::BeyondEnd`],
     /// [`Error::ViewLimit`], [`Error::MapCount`], [`Error::NoAddresses`], [`Error::Forked`];
-    /// [`Error::Os`] if mmap(2) or madvise(2) refuses.
+    /// [`Error::Os`] if the kernel refuses a call.
     pub fn view(&self, file: &Arc<MemFile>, extents: &[Extent]) -> Result<View, Error> {
         let inner = &self.0;
         if inner.addresses.is_lost_by_fork() {
@@ -295,7 +295,7 @@ impl Inner {
     fn undo(&self, taken: Taken, why: OsError) -> Error {
         let mappings = taken.mappings;
         drop(self.end(taken));
-        // Counting mappings needs memory, which may need a mapping.
+        // Flushes first, because counting mappings needs memory, which may need a mapping.
         let _ = self.flush();
         if why.kind() == std::io::ErrorKind::OutOfMemory {
             if let (Ok(used), Ok(limit)) = (map_count(), max_map_count()) {

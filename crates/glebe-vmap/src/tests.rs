@@ -16,7 +16,7 @@ fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Makes a file of pages with their number at both ends.
+/// Makes a file whose pages have their number at both ends.
 fn numbered(pages: u64) -> Arc<MemFile> {
     let file = Arc::new(MemFile::new(bytes(pages)).unwrap());
     let all = Space::new(bytes(pages)).unwrap().view(&file, &[extent(0, pages)]).unwrap();
@@ -51,7 +51,7 @@ fn pages_read_in_the_order_given_and_neighbours_are_one_mapping() {
     let view = space.view(&file, &[extent(9, 1), extent(2, 2), extent(4, 1), extent(0, 1)]);
     let view = view.unwrap();
     assert_eq!(numbers(&view), [9, 2, 3, 4, 0]);
-    // The mappings: 9, 2 to 4, 0, and the gap.
+    // The view has four mappings: 9, 2 to 4, 0, and the gap.
     assert_eq!(view.len(), bytes(5));
     let other = space.view(&file, &[extent(3, 1)]).unwrap();
     other.write(Bytes::ZERO, &77_u32.to_le_bytes()).unwrap();
@@ -88,7 +88,7 @@ fn dropped_views_are_unmapped_later_and_together() {
     space.flush().unwrap();
     let usage = space.usage();
     assert_eq!((usage.mappings, usage.lazy, usage.free), (2, Bytes::ZERO, bytes(7)));
-    // The list holds four pages.
+    // More than four pages of dropped views cause a flush.
     drop(space.view(&file, &[extent(0, 5)]).unwrap_err());
     drop(fourth);
     drop(space.view(&file, &[extent(0, 4)]).unwrap());

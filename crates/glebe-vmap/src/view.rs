@@ -1,6 +1,6 @@
-//! A [`View`] is pages mapped side by side.
+//! A [`View`] is pages of a file, mapped side by side.
 //!
-//! The kernel copies by one system call: racing copies only mix bytes, and a missing page is no
+//! The kernel copies by one system call: racing copies only mix bytes, and a missing page causes no
 //! signal.
 //!
 //! # Safety
@@ -20,7 +20,7 @@ use glebe_os::units::{Bytes, Pages};
 #[derive(Debug)]
 pub struct View {
     space: Arc<Inner>,
-    /// The last owner of the file frees its pages.
+    /// Keeps the file, because its last owner frees its pages.
     _file: Arc<MemFile>,
     taken: Taken,
     addr: usize,

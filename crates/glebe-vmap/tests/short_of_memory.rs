@@ -1,5 +1,4 @@
-//! Tests a process with hardly any memory left: a free tree that is too large returns an error with
-//! its size.
+//! Tests a process with little memory left: creating a large free tree returns an error.
 //!
 //! # Safety
 //! This process runs one test, which changes its limit.
@@ -11,9 +10,9 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
 use glebe_vmap::free_tree::{Classes, FreeTree};
 
-/// Extents of a tree that exceeds the free memory of malloc.
+/// Extents of a tree that needs more than `ROOM`.
 const EXTENTS: usize = 1 << 24;
-/// Enough bytes for the program, but fewer than the tree needs.
+/// Bytes: enough for the program, but not for the tree.
 const ROOM: u64 = 64 << 20;
 
 fn mapped_bytes() -> u64 {

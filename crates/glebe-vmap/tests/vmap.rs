@@ -21,7 +21,7 @@ fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Returns every second page, so that each needs a mapping.
+/// Returns every second page in reverse, so that each needs a mapping.
 fn scattered(pages: u64) -> Vec<Extent> {
     (0..pages).rev().map(|n| Extent::new(2 * n, 1).unwrap()).collect()
 }
@@ -58,7 +58,7 @@ fn at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost() {
     }
     assert!(text.contains("vm.max_map_count"), "{text}");
     assert_eq!((space.usage().mappings, space.usage().free), (0, bytes(4 * limit)));
-    // Smaller views work, also after `others` is dropped.
+    // A small view works, and a larger view after `others` is dropped.
     let small = space.view(&file, &scattered(8)).unwrap();
     assert_eq!(small.len(), bytes(8));
     drop(others);
@@ -135,7 +135,7 @@ fn a_child_has_no_view_and_is_told_so() {
         ];
         // The child has nothing mapped there, even if it bypasses the checks.
         let at = view.as_ptr().cast();
-        // SAFETY: MADV_NORMAL only tells whether the page is mapped.
+        // SAFETY: MADV_NORMAL only tests whether the page is mapped.
         let unmapped =
             unsafe { libc::madvise(at, page_size().bytes().as_usize(), libc::MADV_NORMAL) } == -1;
         drop(other.take());

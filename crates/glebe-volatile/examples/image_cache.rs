@@ -1,5 +1,5 @@
 //! Caches decoded pictures in volatile memory, beside a cache of a fixed size. The volatile cache
-//! uses the machine's free memory, and decodes pictures again that the kernel took.
+//! uses free memory, and decodes again the pictures that the kernel took.
 //!
 //! `image_cache [DIR]` shows the PNG files of `DIR`, or pictures that it draws. In a tight memory
 //! cgroup (`systemd-run --scope -p MemoryMax=24M`) the kernel takes pictures.
@@ -62,7 +62,6 @@ impl Viewer for Volatile {
     fn view(&mut self, pictures: &[Picture], which: usize) -> Outcome<u64> {
         let picture = &pictures[which];
         let entry = self.0.get_or_build(which, picture.len, |pixels| picture.decode(pixels));
-        // The entry pins the picture.
         Ok(sum(&entry.map_err(|why: BuildError<_>| format!("{}: {why}", picture.path.display()))?))
     }
 
@@ -105,7 +104,6 @@ impl Viewer for Fixed {
     }
 }
 
-/// Shows the first pictures far more often. Returns the number decoded and the time.
 fn show(viewer: &mut impl Viewer, pictures: &[Picture]) -> Outcome<(u64, Duration)> {
     let (before, start) = (viewer.decoded(), Instant::now());
     let mut random = 1_u64;
@@ -173,7 +171,7 @@ fn main() -> Outcome {
     writeln!(out, "{} pictures, decoded {}", pictures.len(), Bytes::new(all as u64))?;
 
     let mut fixed = Fixed { pictures: HashMap::new(), most: quarter, len: 0, views: 0, decoded: 0 };
-    // Twice the addresses that all pictures need; the kernel limits their memory.
+    // Addresses cost little memory, so the cache gets at least twice the bytes of all pictures.
     let addresses = Bytes::new(2 * all as u64).max(Bytes::mib(16));
     let mut volatile = Volatile(Cache::new(addresses)?);
     for round in ["first", "again", "after memory was short"] {

@@ -1,7 +1,7 @@
-//! Two processes share a cache of rendered bytes. One is killed while it uses entries. Then the
-//! cache is purged, and the next user renders lost entries again.
+//! Two processes share a cache of rendered bytes. One process is killed while it uses entries. The
+//! other purges entries, before and after, and renders them again.
 //!
-//! `shared_volatile [FILE]` makes the file on tmpfs and removes it at the end. Without `FILE` the
+//! `shared_volatile [FILE]` makes `FILE` on tmpfs and removes it at the end. Without `FILE` the
 //! cache is a memfd, opened by its name below `/proc`.
 
 use std::error::Error;
@@ -30,20 +30,19 @@ fn place(entry: u64) -> Range<Bytes> {
     Bytes::new(entry * ENTRY.get())..Bytes::new((entry + 1) * ENTRY.get())
 }
 
-/// Reads an entry. Returns true if it was lost and rendered again.
 fn read(cache: &Shared, entry: u64, bytes: &mut [u8]) -> Outcome<bool> {
     let pin = cache.pin(place(entry))?;
     let is_lost = !pin.lost().is_empty();
     if is_lost {
         pin.write(Bytes::ZERO, &render(entry))?;
-        // Makes the entry whole, and the youngest.
+        // Ends the loss. The entry now counts as marked last.
         pin.restored()?;
     }
     pin.read(Bytes::ZERO, bytes)?;
     Ok(is_lost)
 }
 
-/// The other process fills the second half, and is killed with pins in the first.
+/// Runs in the other process: fills the second half, and is killed with pins in the first.
 fn work(path: &Path) -> Outcome<()> {
     let cache = Shared::options().open(path)?;
     for entry in ENTRIES / 2..ENTRIES {

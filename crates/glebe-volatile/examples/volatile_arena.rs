@@ -1,5 +1,5 @@
 //! A scratch arena on volatile memory. The end of a request marks the arena's memory instead of
-//! freeing it. The next request finds most pages still there, without faults.
+//! freeing it. The next request finds most pages without faults, unless memory was short.
 
 use std::io::Write;
 
@@ -15,7 +15,6 @@ struct Arena {
     region: Region,
     used: Bytes,
     safe: Bytes,
-    /// Pages that the kernel had taken.
     lost: Pages,
 }
 
@@ -33,7 +32,7 @@ impl Arena {
         }
         while end > self.safe {
             let next = (self.safe + CHUNK).min(self.region.len());
-            // A scratch arena needs no old contents. Pages that were kept need no fault.
+            // An arena needs no old contents; kept pages only save page faults.
             self.lost = self.lost + self.region.unmark(self.safe..next)?.pages();
             self.safe = next;
         }
@@ -53,7 +52,6 @@ impl Arena {
     }
 }
 
-/// Returns the scratch bytes used.
 fn serve(arena: &mut Arena, text: &str, copies: u32) -> Outcome<Bytes> {
     let mut places = Vec::new();
     for _ in 0..copies {
@@ -83,7 +81,7 @@ fn main() -> Outcome<()> {
         most = most.max(serve(&mut arena, &text, 1 + request % 40)?);
         arena.reset()?;
         if request % 10 == 9 {
-            // Imitates a kernel that needs memory.
+            // Imitates a kernel short of memory.
             arena.region.drop_now(Bytes::ZERO..CHUNK)?;
         }
     }

@@ -1,5 +1,5 @@
-//! Caches tiles in volatile memory: pieces of files, turned into pixels. Lost pages are made again,
-//! one by one.
+//! Caches tiles (pieces of files, turned into pixels) in volatile memory. Makes only lost pages
+//! again.
 //!
 //! `volatile_tiles [DIR]` reads `DIR`, or the library's sources. In a tight memory cgroup
 //! (`systemd-run --scope -p MemoryMax=16M`) the kernel purges tiles. The example also drops some.
@@ -43,7 +43,6 @@ impl Tiles {
         Ok(Self { files, region, slots: HashMap::new(), holds, next: 0 })
     }
 
-    /// Returns the number of pages made.
     fn get(&mut self, key: Key, pixels: &mut [u8]) -> Outcome<u64> {
         let known = self.slots.get(&key).copied();
         let slot = known.unwrap_or_else(|| self.take_slot(key));
@@ -79,7 +78,7 @@ impl Tiles {
         slot
     }
 
-    /// Makes grey pixels of file bytes, darker towards the end.
+    /// Makes a page of grey pixels from file bytes, darker towards the end.
     fn make(&self, key: Key, nth: u64, page: &mut [u8]) -> io::Result<()> {
         let file = File::open(&self.files[key.file])?;
         let offset = (key.tile * TILE.get() + nth) * page.len() as u64;
@@ -171,7 +170,8 @@ fn main() -> Outcome<()> {
             "first" if made != pages => {
                 return Err("tiles were there before they were made".into());
             }
-            // The kernel may take more, but the dropped pages are lost in any case.
+            // The kernel may take more pages than were dropped, so only fewer made pages are an
+            // error.
             round if round.starts_with("after") && (of_dropped == 0 || made < of_dropped) => {
                 return Err("tiles were there after they were dropped".into());
             }

@@ -1,7 +1,7 @@
-//! [`Region`] copies bytes in and out.
+//! Copies bytes into and out of a [`Region`].
 //!
 //! Copies share the region's lock, which excludes marks, unmarks and drops. The kernel may still
-//! free a marked page, and a read then reports the loss.
+//! free a marked page; [`Region::try_read`] then reports the loss.
 
 use super::engine::Backend;
 use super::state::RegionState;
@@ -17,8 +17,8 @@ impl Region {
     /// Copies bytes out of marked or unmarked memory, without changing marks.
     ///
     /// # Errors
-    /// [`Error::Beyond`]; [`Error::Purged`] if a page is lost, with unspecified contents of `buf`;
-    /// [`Error::Os`].
+    /// [`Error::Beyond`]; [`Error::Purged`] if a page is or may be lost, with unspecified contents
+    /// of `buf`; [`Error::Os`].
     pub fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let Some(pages) = self.touched(offset, buf.len())? else { return Ok(()) };
         let state = self.shared();
@@ -27,7 +27,8 @@ impl Region {
             self.mapping.read(offset, buf);
             return Ok(());
         }
-        // In an unarmed child a lost page would read as zeros.
+        // In an unarmed or cloned child, a lost page would read as zeros, so a marked page counts
+        // as lost.
         let told = state.as_deref().filter(|state| !state.is_unarmed).map(|state| &state.backend);
         let lost = match told {
             None => marked,

@@ -1,17 +1,18 @@
 //! [`Adopted`] takes over whole pages of the caller, if all can be volatile ([`classify`]).
 //!
-//! Huge pages are refused meanwhile, since making one would silently undo a mark. The drop allows
-//! them where they were allowed before.
+//! `NoHugePages` forbids huge pages, because making one would undo a mark. Its drop allows them
+//! where they were allowed before.
 //!
 //! The scan engine *arms* (registers with the userfaultfd) only marked parts. A hole gets the page
-//! of zeros first, or it would look lost. [`Budget`] counts armed ranges, since each may split a
-//! mapping in three. A new mapping over an armed part is not armed: the kernel answers ENOENT.
+//! of zeros first, because it would look lost. [`Budget`] counts armed ranges, because each may
+//! split a mapping in three. A new mapping over an armed part is not armed; a call to fill it fails
+//! with ENOENT.
 //!
 //! Unit: base pages from the region's start. Lock: the region's. Sources: ioctl_userfaultfd(2),
 //! madvise(2).
 //!
 //! # Safety
-//! The caller has promised to leave marked memory to the region.
+//! The caller of `Options::build_over` promised to leave marked memory to the region.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -62,12 +63,12 @@ impl Adopted {
             return Err(Error::MapBudget { armed, limit });
         }
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says; the caller is about to mark the pages.
+        // SAFETY: the pages belong to the region, which is about to mark them.
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
                 .and_then(|()| uffd.arm(addr, len))
-                // Makes fork copy a mapping that was never written: otherwise a child would find
-                // holes.
+                // Makes fork copy the mapping even if it was never written; otherwise a child would
+                // find holes.
                 .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
         };
         made.map_err(|error| {
@@ -76,18 +77,18 @@ impl Adopted {
         })
     }
 
-    /// Disarms `pages`, which have no holes. Without a mapping left for the split, which the budget
-    /// prevents, a later hole raises SIGBUS.
+    /// Disarms `pages`. If the kernel refuses the split, which the budget prevents, later holes
+    /// raise SIGBUS.
     pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: as the file's head says; all pages are unmarked.
+        // SAFETY: the pages belong to the region, and disarming changes no contents.
         if unsafe { uffd.disarm(addr, len) }.is_ok() {
             return;
         }
-        // Another mapping covers a part, so only armed parts are the region's.
+        // A new mapping may cover a part, so only parts still armed are disarmed.
         for part in armed_parts(&(addr..addr + len.as_usize())).unwrap_or_default() {
-            // SAFETY: as above.
+            // SAFETY: the part is the region's.
             let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };
         }
     }
@@ -142,7 +143,7 @@ impl Drop for NoHugePages {
     fn drop(&mut self) {
         for range in &self.0 {
             let len = Bytes::new((range.end - range.start) as u64);
-            // SAFETY: no contents change. If refused, huge pages stay away.
+            // SAFETY: no contents change. If refused, huge pages stay disallowed.
             let _ = unsafe { advise(range.start, len, Advice::HugePage) };
         }
     }

@@ -1,8 +1,8 @@
 //! [`Caps`] limits the size and age of marked memory, and sheds it for a reclaimer.
 //!
 //! The lower of two caps applies: the program's and the reclaimer's. A forked child ignores the
-//! reclaimer's, since nobody would lift it. Unit: pages, at most [`NO_CAP`]. Lock: the region's.
-//! Cost: O(log n) per dropped range, for n marked ranges.
+//! reclaimer's, because nobody would lift it. Unit: pages; [`NO_CAP`] means no cap. Lock: the
+//! region's.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ impl Region {
     ///
     /// # Errors
     /// [`Error::ZeroCap`], [`Error::Cloned`]: nothing has changed. [`Error::Os`] if memory cannot
-    /// be dropped: the cap applies, and the next mark tries again.
+    /// be dropped: the cap may apply, and the next mark tries again.
     pub fn set_cap(&self, cap: Option<Bytes>) -> Result<(), Error> {
         if cap == Some(Bytes::ZERO) {
             return Err(Error::ZeroCap);
@@ -64,7 +64,7 @@ impl Region {
     }
 
     /// Gives the region to a reclaimer, and records times of marks from now on. Returns false if
-    /// another has it.
+    /// another reclaimer has it.
     #[doc(hidden)]
     pub fn claim(&self, holder: Holder) -> Result<bool, Error> {
         let mut state = self.alone()?;
@@ -103,8 +103,9 @@ impl Region {
         self.made.checked_add(since)
     }
 
-    /// Drops the oldest marked memory of a priority, up to `most` rounded up to a granule. Stops
-    /// before the second range marked after `until`. Returns the resident bytes dropped.
+    /// Drops the oldest marked memory of a priority, up to `most` resident bytes rounded up to
+    /// granules. Stops at a range marked after `until`, unless it is the first. Returns the
+    /// resident bytes dropped.
     #[doc(hidden)]
     pub fn shed(
         &self,
@@ -138,7 +139,6 @@ impl Region {
         Ok(resident)
     }
 
-    /// Returns zero if ages do not matter.
     #[inline]
     pub(super) fn now(&self) -> Duration {
         match self.caps.max_age.is_some() || self.caps.claim.is_held() {

@@ -1,8 +1,8 @@
-//! [`Region`] works in part in a process made by clone(2) without the C library. Missing threads
-//! may hold its locks, and the userfaultfd is the parent's, so these calls use neither.
+//! Calls on a [`Region`] in a process made by clone(2) without the C library. They use neither the
+//! region's locks, which missing threads may hold, nor the parent's userfaultfd.
 //!
-//! An unmark reports all marked pages lost. A loss that another thread's unmark found but did not
-//! return is never reported.
+//! An unmark reports all marked pages lost. A loss that another thread's unmark had found but not
+//! returned is never reported.
 //!
 //! # Safety
 //! Only marked pages inside the region are dropped.
@@ -18,7 +18,7 @@ impl Region {
         let lost = self.marked.runs_in(pages);
         for run in &lost {
             let (at, len) = run.place(self.addr(), self.page);
-            // SAFETY: marked pages of the region, and only this process's copies.
+            // SAFETY: marked pages of the region; the call drops only this process's copies.
             unsafe { advise(at, len, Advice::DontNeed)? };
         }
         // Only after the last call that can fail: the next unmark must report every loss.

@@ -12,13 +12,14 @@ use glebe_os::units::{PageSize, Pages};
 /// The method that detects lost pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// Reads the page tables and uses a userfaultfd. Marked contents never change. A touch of a
-    /// lost page raises SIGBUS.
+    /// Reads the page tables and uses a userfaultfd. Never changes marked contents. A touch of a
+    /// lost page raises SIGBUS, unless [`Options::on_lost`](super::Options::on_lost) refills the
+    /// page.
     #[default]
     Scan,
-    /// Replaces the first word of each marked page. Needs no userfaultfd. An unmark makes one
-    /// system call per lost run. Runs of more than 8 pages of a region's own memory keep their
-    /// words on Linux 6.7 and later. A touch of a lost page finds zeros.
+    /// Replaces the first word of marked pages. On Linux 6.7 and later, marked runs of more than 8
+    /// pages of a region's own memory usually keep theirs. Needs no userfaultfd. An unmark makes at
+    /// least one system call per lost run. A touch of a lost page finds zeros.
     Tag,
 }
 
@@ -38,7 +39,6 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// Creates the requested engine; by default `Scan` if the machine allows it, else `Tag`.
     pub(super) fn new(
         engine: Option<Engine>,
         base: usize,

@@ -10,15 +10,15 @@ use glebe_os::units::{Bytes, Pages};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An end of the range is unaligned.
+    /// The start or end of a range is unaligned.
     #[error("{:#x} is not a multiple of {granule}", offset.get())]
     Unaligned {
-        /// Offset or address of that end.
+        /// Unaligned offset, address or length.
         offset: Bytes,
         /// Required alignment.
         granule: Bytes,
     },
-    /// The range has no bytes.
+    /// The range has no bytes or no whole page.
     #[error("a range of no bytes")]
     Empty,
     /// The range ends beyond the region or the address space.
@@ -32,13 +32,13 @@ pub enum Error {
     /// A page is marked.
     #[error("the page at {:#x} is marked volatile", offset.get())]
     Marked {
-        /// First marked page.
+        /// Offset of the first marked page.
         offset: Bytes,
     },
     /// A page is lost.
     #[error("the page at {:#x} was purged", offset.get())]
     Purged {
-        /// First lost page.
+        /// Offset of a lost page.
         offset: Bytes,
     },
     /// The memory cannot be volatile.
@@ -47,28 +47,28 @@ pub enum Error {
     /// Armed ranges could use up the process's mappings.
     #[error("{armed} ranges are armed, of {limit} that may be")]
     MapBudget {
-        /// Armed ranges.
+        /// Ranges armed now.
         armed: u64,
-        /// Share of `vm.max_map_count`.
+        /// Most ranges: a share of `vm.max_map_count`.
         limit: u64,
     },
     /// A cap is 0 bytes.
     #[error("a cap of 0 bytes; without a cap nothing is dropped")]
     ZeroCap,
-    /// The kernel may lose written pages.
+    /// The kernel may purge written pages.
     #[error("the self-test failed on Linux {release}: {what}; needed is {needed} or later")]
     SelfTest {
         /// Release of the kernel.
         release: String,
-        /// Fault.
+        /// Reason.
         what: String,
         /// First release that works.
         needed: &'static str,
     },
-    /// A present page can be neither kept nor freed.
+    /// The kernel neither keeps nor frees a present page.
     #[error("the page at {:#x} and {pages} from it can be neither kept nor taken", offset.get())]
     Stuck {
-        /// Start of the page.
+        /// Offset of the page.
         offset: Bytes,
         /// Pages tried at once.
         pages: Pages,
@@ -85,7 +85,7 @@ pub enum Error {
     /// An option of shared memory is out of range.
     #[error("{what}: {value}; the limit is {limit}")]
     BadOption {
-        /// Fault.
+        /// Reason.
         what: &'static str,
         /// Value requested.
         value: u64,
@@ -113,10 +113,10 @@ pub enum Error {
         /// Required length.
         needed: Bytes,
     },
-    /// The file has no place for another process.
+    /// The file admits no further holder.
     #[error("{holders} processes use the file, as many as can")]
     NoHolderLeft {
-        /// Processes that use the file.
+        /// Most holders of the file.
         holders: u32,
     },
     /// Another process or thread joins or purges.
@@ -127,10 +127,10 @@ pub enum Error {
         /// Time waited.
         waited: Duration,
     },
-    /// A live process purges a granule for too long.
+    /// A live process takes too long to purge a granule.
     #[error("the granule at {:#x} is being purged; waited for {waited:?}", offset.get())]
     PurgeUnderWay {
-        /// Start of the granule.
+        /// Offset of the granule.
         offset: Bytes,
         /// Time waited.
         waited: Duration,
@@ -138,20 +138,20 @@ pub enum Error {
     /// This process's pin counter of a granule is full.
     #[error("the granule at {:#x} has {limit} pins of this process, the most", offset.get())]
     PinsExhausted {
-        /// Start of the granule.
+        /// Offset of the granule.
         offset: Bytes,
-        /// Maximum.
+        /// Most pins of a process.
         limit: u64,
     },
     /// The call would exceed the pin quota.
     #[error("{pinned} granules are pinned by this process; the file's quota is {quota}")]
     Quota {
-        /// Granules pinned before.
+        /// Granules already pinned.
         pinned: u64,
-        /// Granules allowed.
+        /// Most granules pinned at once.
         quota: u64,
     },
-    /// The pin belongs to the parent process.
+    /// The pin belongs to the process that forked this one.
     #[error("the pin is of the process that this one was forked from")]
     Forked,
     /// The kernel refused a call.

@@ -1,10 +1,10 @@
-//! Regions follow fork(2) by this file's step ([`atfork`]): a child inherits no lock of a missing
-//! thread, and can lose and unmark pages before other code runs.
+//! The fork step ([`atfork`]) of this file lets regions follow fork(2): a child inherits no lock of
+//! a missing thread, and its regions are armed before other code runs.
 //!
-//! Lock order: the list of regions, each region exclusively, its log of unmarks. No call on a
-//! region creates or drops one, or forks, so this cannot deadlock. In the child, the step arms each
-//! region anew. If this fails, the region is *unarmed*: its marked pages count as lost. A child
-//! without the step takes no lock.
+//! Lock order: the list of regions, then each region exclusively and its log of unmarks. No call on
+//! a region creates or drops a region, or forks, so the step cannot deadlock. In the child, the
+//! step arms each region anew. If this fails, the region is *unarmed*: its marked pages count as
+//! lost. A child without the step takes no lock.
 //!
 //! # Safety
 //! `HELD` keeps each guard beside the entry that keeps its lock alive. The forking thread makes and
@@ -36,9 +36,9 @@ unsafe impl Send for ListedRegion {}
 // SAFETY: as above.
 unsafe impl Sync for ListedRegion {}
 
-/// Adds the fork step of regions, as the first region does. Call it earlier if you hold locks
-/// during calls on regions and have steps of your own ([`atfork::add`]); add those afterwards.
-/// Later steps run first before a fork and last after it.
+/// Adds the fork step of regions, as the first region does. If a fork step of yours
+/// ([`atfork::add`]) takes locks that you hold during calls on regions, call `follow_forks` before
+/// you add yours: steps added later run first before a fork and last after it.
 ///
 /// # Errors
 /// As [`atfork::add`].
@@ -59,7 +59,7 @@ pub(super) fn enter(region: &Arc<Locked>) -> ListedRegion {
 
 impl Drop for ListedRegion {
     fn drop(&mut self) {
-        // Without the step, the list may stay locked.
+        // In a child cloned without the step, the list may stay locked.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr() != self.0);
@@ -79,12 +79,13 @@ struct Held {
     list: Option<StaticMutexGuard<'static, List>>,
 }
 
-// SAFETY: as the file's head says, the guards stay with the forking thread.
+// SAFETY: the forking thread makes and drops the guards.
 unsafe impl Send for Held {}
 
 static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
 
-/// Waits for a forking thread: the locks are not fair, so busy threads could keep it out.
+/// Waits for a forking thread, because the locks are unfair and busy threads could delay a fork
+/// forever.
 #[inline]
 pub(super) fn give_way() {
     if IS_WAITING.load(Ordering::Relaxed) != 0 {
@@ -123,7 +124,7 @@ fn child() {
 fn release(first: impl Fn(&mut HeldRegion)) {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.regions.iter_mut().for_each(first);
-    // Unlocks `HELD` first: dropping `regions` may free the state of a dropped region.
+    // Unlocks the list last, so that no region can be dropped before its guards.
     let regions = std::mem::take(&mut held.regions);
     let list = held.list.take();
     drop(held);

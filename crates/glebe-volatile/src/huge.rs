@@ -1,8 +1,7 @@
-//! [`rejoin`] makes huge pages of base pages before they are marked.
+//! [`rejoin`] joins base pages into huge pages before a mark.
 //!
-//! A lost huge page returns as base pages, which cost more to mark, keep and lose. At other times
-//! the region refuses huge pages: one made of marked pages would be unmarked. Cost: one system call
-//! if all pages are huge, else one to five more per huge page. Source: madvise(2).
+//! Lost huge pages return as base pages, which cost more to mark, keep and lose. At other times the
+//! region refuses huge pages, because one made of marked pages would be unmarked.
 //!
 //! # Safety
 //! The range is the region's own, locked and unmarked. The advices change no contents.
@@ -12,10 +11,10 @@ use glebe_os::internal::sys::memory::madvise::{advise, Advice};
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize};
 
-/// Joins base pages where all are present, in `len` bytes (whole huge pages) at `addr`.
+/// Joins base pages into huge pages in `len` bytes at `addr`, where no base page is missing.
 pub(super) fn rejoin(pagemap: &Pagemap, reading: Reading, addr: usize, len: Bytes, huge: PageSize) {
     let joined = |addr, len| pagemap.huge_bytes(addr, len).is_ok_and(|bytes| bytes == len);
-    // Without the scan, huge pages cannot be recognized.
+    // Without `PAGEMAP_SCAN`, huge pages cannot be recognized.
     if reading == Reading::Entries || joined(addr, len) {
         return;
     }
@@ -27,7 +26,7 @@ pub(super) fn rejoin(pagemap: &Pagemap, reading: Reading, addr: usize, len: Byte
         if !whole || joined(at, step) {
             continue;
         }
-        // SAFETY: see the head.
+        // SAFETY: the range is the region's; contents stay.
         unsafe {
             let _ = advise(at, step, Advice::HugePage);
             let _ = advise(at, step, Advice::Collapse);

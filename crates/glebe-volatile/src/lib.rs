@@ -1,18 +1,18 @@
 //! Volatile memory: the kernel may free *marked* pages, and an *unmark* reports which were lost.
 //!
-//! A [`Region`] owns a mapping. The kernel frees marked pages when memory is short, and they then
-//! read as zeros. An [`Engine`] detects the losses. A [`Cache`] holds values by key. [`Shared`] is
-//! a file of several processes.
+//! A [`Region`] owns a mapping. The kernel frees marked pages when memory is short; after the
+//! unmark, lost pages read as zeros. An [`Engine`], *scan* or *tag*, detects the losses. A
+//! [`Cache`] holds values by key. [`Shared`] is a file that several processes map.
 //!
-//! Any thread may mark and unmark any range of whole granules; ranges may overlap. A second mark
-//! changes nothing unless the callback refilled pages ([`Options::on_lost`]). Do not write to
-//! marked memory: the write may keep the page, raise SIGBUS (*scan*), or count the page as lost
-//! (*tag*). A new mapping over a marked part is not volatile ([`Options::build_over`]).
+//! Any thread may mark and unmark any range of whole granules; ranges may overlap. A second mark of
+//! a page changes nothing unless the callback refilled it ([`Options::on_lost`]). Do not write to
+//! marked memory: the write may keep the page, raise SIGBUS (*scan*), or make the unmark report
+//! the page as lost (*tag*). The kernel never purges a new mapping over a marked part ([`Options::build_over`]).
 //!
 //! Units: bytes from the region's start; base pages in runs of lost pages. Lock: one per region.
 //! Source: "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January 2014); madvise(2).
 #![deny(unsafe_code)]
-// Under `--cfg loom` the crate is the models and what they run.
+// With `--cfg loom`, only the models and the code that they check remain.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 #[cfg(not(loom))]

@@ -1,8 +1,8 @@
 //! [`Marks`] holds the marked ranges; [`Bitmap`] holds one bit per page for signal handlers.
 //!
-//! Invariants: ranges are not empty and do not overlap. The queue, if any, holds exactly the ranges
-//! not dropped, by priority, then age. The holder sets bits exactly where ranges are. Unit: pages.
-//! Cost: O(log n) per call and per range touched.
+//! Invariants: ranges do not overlap; only the one at `LAST` is empty. The queue, if any, holds
+//! exactly the ranges not dropped, by priority, then order of marking. The region sets the bits of
+//! marked pages. Unit: pages.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use super::Priority;
 use glebe_os::extent::{push, Extent};
 use glebe_os::internal::sync::{MappedWord, Ordering};
 
-/// The extents ascend and do not touch. One extent needs no allocation.
+/// Ascending extents that do not touch. One extent needs no allocation.
 #[derive(Debug)]
 pub(super) enum Parts {
     One(Extent),
@@ -45,9 +45,10 @@ const LAST: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// An empty range at `LAST` keeps the map's node allocated.
+    /// An empty range at `LAST` stays, so that the map never frees its last node.
     ranges: BTreeMap<u64, Mark>,
-    /// Priority, order and start of ranges not dropped; `None` without drops by glebe.
+    /// Priority, order and start of ranges not dropped; `None` until a cap, an age limit or a
+    /// reclaimer may need the queue.
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
     last_order: u64,
     pages: u64,
@@ -273,7 +274,7 @@ impl Marks {
 
 const WORD: u64 = u64::BITS as u64;
 
-/// Bits change under the region's lock and are read without it.
+/// One bit per page. Readers need no lock.
 ///
 /// ```text
 /// word i   bit b = page 64 i + b
@@ -288,7 +289,6 @@ impl Bitmap {
         Self { words: (0..pages.div_ceil(WORD)).map(|_| MappedWord::new(0)).collect() }
     }
 
-    /// Takes no lock: signal handlers may call it.
     #[inline]
     pub(super) fn get(&self, page: u64) -> bool {
         let word = &self.words[(page / WORD) as usize];

@@ -1,7 +1,7 @@
 //! [`Options`] builds a region.
 //!
 //! # Safety
-//! The caller vouches for memory that it passes in.
+//! The caller of [`Options::build_over`] keeps its memory mapped.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -42,18 +42,18 @@ impl Options {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Uses transparent huge pages, marked and lost as a whole, and populates all memory at once.
+    /// Uses transparent huge pages as granules, and populates all memory when the region is built.
     pub fn huge(self, huge: bool) -> Self {
         Self { huge, ..self }
     }
 
-    /// Limits the marked memory. Each mark drops the excess, the oldest of the lowest priority
-    /// first.
+    /// Limits the marked memory that is not dropped. Each mark of unmarked memory drops the excess,
+    /// the oldest of the lowest priority first.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// Drops memory marked for at least `age`, at the region's next mark of new memory.
+    /// Drops memory marked for at least `age`, at the region's next mark of unmarked memory.
     pub fn max_age(self, age: Duration) -> Self {
         Self { max_age: Some(age), ..self }
     }
@@ -64,20 +64,21 @@ impl Options {
         Self { without_scan: without, ..self }
     }
 
-    /// Makes `refill` supply the contents of a lost marked page when it is touched; then the touch
-    /// is repeated. The next unmark counts the page as kept, but an unmark under way may report it
-    /// lost. From the region's next [`Region::mark`] or [`Region::drop_now`] on, the kernel may
-    /// free the page again, and caps count it. *tag* never calls `refill`.
+    /// Makes `refill` supply the contents of a lost marked page when the program touches it; then
+    /// the touch is repeated. A system call on the page fails with EFAULT instead. The next unmark
+    /// counts the page as kept, but an unmark under way may report it lost. After the region's next
+    /// [`Region::mark`] or [`Region::drop_now`], the kernel may free the page again, and caps count
+    /// the page. *tag* never calls `refill`.
     ///
     /// The first region with a callback installs glebe's SIGBUS handler. Install your own handlers
     /// before. Building fails with [`Error::HandlerCovered`] if a later handler is in front.
-    /// Handlers installed after the build must pass on foreign signals.
+    /// Handlers installed after the build must pass on signals that are not theirs.
     ///
     /// # Safety
-    /// While the region lives, any thread may call `refill` with `data` in a signal handler.
+    /// While the region exists, any thread may call `refill` with `data` in a signal handler.
     /// `refill` allocates nothing, takes no lock, does not unwind and touches no page of the
-    /// region. It returns null, or the address of bytes that stay until its next call on the
-    /// thread.
+    /// region. It returns null, or the address of bytes that stay valid until the next call on the
+    /// same thread.
     pub unsafe fn on_lost(self, refill: Refill, data: *const ()) -> Self {
         Self { on_lost: Some(OnLost { refill, data }), ..self }
     }
@@ -86,8 +87,8 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::Empty`] if `len` is 0, [`Error::Beyond`], [`Error::ZeroCap`], [`Refusal::Locked`]
-    /// if the process locks all its memory, [`Error::SelfTest`], [`Error::HandlerCovered`], or the
-    /// kernel's refusal.
+    /// if the process locks the memory that it maps, [`Error::SelfTest`],
+    /// [`Error::HandlerCovered`], or the kernel's refusal.
     pub fn build(self, len: Bytes) -> Result<Region, Error> {
         self.check()?;
         if len == Bytes::ZERO {
@@ -99,7 +100,7 @@ impl Options {
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let whole = whole.ok_or(too_long)?;
-        // The kernel would refuse only after the whole region was populated.
+        // Otherwise the kernel would refuse locked memory only after it populated the whole region.
         if let Some(addr) = commit::locked_page()? {
             return Err(Refusal::Locked { at: addr }.into());
         }
@@ -109,15 +110,15 @@ impl Options {
     }
 
     /// Builds a region over the caller's memory: the whole base pages of `len` bytes at `addr`,
-    /// contents included. [`Options::huge`] has no effect. The region's drop unmarks all and
-    /// reports no losses.
+    /// contents included. [`Options::huge`] has no effect. Dropping the region unmarks all pages
+    /// and reports no losses.
     ///
-    /// If something else is mapped over a marked part, *scan* neither loses it nor reports it lost.
-    /// With *tag*, an unmark keeps the contents but reports the pages lost, and
-    /// [`Region::drop_now`] and caps drop them. A child takes a new mapping for the old memory.
+    /// If the program maps something else over a marked part, *scan* neither loses the new pages
+    /// nor reports them lost. With *tag*, an unmark keeps their contents but reports them lost, and
+    /// [`Region::drop_now`] and caps drop them. A forked child treats the new mapping as the old
+    /// memory.
     ///
-    /// The granule is a base page. A huge page marked at once is lost or kept as a whole; the
-    /// kernel splits one marked in part.
+    /// The granule is a base page. The kernel splits a huge page that is marked in part.
     ///
     /// # Errors
     /// [`Error::Empty`] without a whole page; [`Error::Beyond`]; [`Error::Unsuitable`] if the
@@ -125,9 +126,9 @@ impl Options {
     /// [`Error::HandlerCovered`], or the kernel's refusal.
     ///
     /// # Safety
-    /// While the region lives, the memory stays mapped, or is mapped anew, readable and writable,
+    /// While the region exists, the memory stays mapped or is mapped anew, readable and writable,
     /// and belongs to no other region. No reference to a page exists while it is marked, or while
-    /// the region's calls read or write it. Contents of marked pages may vanish.
+    /// the region's calls read or write it. The contents of marked pages may vanish.
     pub unsafe fn build_over(self, addr: *mut u8, len: Bytes) -> Result<Region, Error> {
         self.check()?;
         let page = page_size();
@@ -137,7 +138,7 @@ impl Options {
             let (base, is_own) = (adopted.base(), false);
             Backend::new(self.engine, base, pages, None, is_own, self.without_scan)?
         };
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps the memory mapped.
         let mapping = unsafe { Mapping::borrowed(adopted.base(), len) };
         self.region(mapping, page, backend, Some(adopted))
     }
@@ -205,7 +206,7 @@ impl Options {
             mapping.prefer_huge_pages()?;
             mapping.populate(Bytes::ZERO, mapping.len())?;
         }
-        // A huge page made of marked pages would not be marked.
+        // Refuses huge pages, because one that the kernel makes of marked pages would be unmarked.
         let refused = mapping.refuse_huge_pages();
         if huge.is_some() {
             refused?;

@@ -1,7 +1,7 @@
 //! [`Priority`] orders the marked ranges that glebe itself drops.
 
-/// The priority of a marked range, 0 to 7. glebe drops the lowest first; the kernel purges in the
-/// order of marking.
+/// The priority of a marked range, 0 to 7. glebe drops the lowest first; the kernel purges roughly
+/// in the order of marking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 

@@ -1,8 +1,7 @@
-//! [`Refills`] tells caches whether they may fill up again after memory was taken from them.
+//! [`Refills`] tells caches whether they may fill up again after they lost memory.
 //!
-//! Without it, shed memory would be back at once. A ban expires: the watcher may have ended, or be
-//! missing in a forked child. Cost of a read: one load, and a look at the clock during a ban. No
-//! lock.
+//! Without a ban, caches would use the shed memory again at once. A ban expires, because the
+//! watcher may have ended or be missing in a forked child. No lock.
 //!
 //! ```text
 //! until   milliseconds since the value was made   0 = allowed

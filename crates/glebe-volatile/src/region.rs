@@ -39,15 +39,15 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 /// ```
 #[derive(Debug)]
 pub struct Region {
-    /// Dropped first: its signal handler may be using the fields below.
+    /// Dropped first, because its signal handler may still write to the mapping.
     pub(super) _touches: Option<Touches>,
-    /// Dropped before `mapping`, or a child would arm memory mapped there later.
+    /// Dropped before `mapping`; otherwise a child forked in between could arm other memory there.
     pub(super) _entry: fork::ListedRegion,
     pub(super) mapping: Mapping,
     pub(super) page: PageSize,
     pub(super) granule: Bytes,
     pub(super) engine: Engine,
-    /// Changed under the lock, and read without it by signal handlers.
+    /// Bits of marked pages. Signal handlers read them without the lock.
     pub(super) marked: Arc<Bitmap>,
     pub(super) locked: Arc<Locked>,
     pub(super) counts: Counts,
@@ -106,18 +106,18 @@ impl Region {
     }
 
     /// Marks a range of whole granules: the kernel may free its pages. Then drops marked memory
-    /// beyond the cap or age of the options.
+    /// beyond the cap or age, if the call marked a new page or found a refilled one.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::MapBudget`],
-    /// [`Error::Cloned`]: nothing has changed. [`Error::Unsuitable`] or [`Error::Os`]: the range
-    /// may count as marked; unmark it.
+    /// [`Error::Cloned`]: no page was marked. [`Error::Unsuitable`] or [`Error::Os`]: the range may
+    /// count as marked; unmark it.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         self.fetch(&range);
         let mut state = self.alone()?;
         let refilled = self.settle_refilled(&mut state)?;
-        // Arms first, since the kernel may refuse.
+        // Arms first, because the kernel may refuse.
         state.arm(pages)?;
         let new = state.marks.insert(pages, priority, self.now());
         if !new.is_empty() {
@@ -144,8 +144,9 @@ impl Region {
     /// returns losses that an overlapping unmark found and had not returned when this one began. If
     /// a fork cuts an unmark short, the child's next unmark of those pages returns their losses.
     ///
-    /// With *tag*, a tagged page also counts as lost if its first word was written while marked.
-    /// The page is zeroed, except in the [caller's memory](Options::build_over).
+    /// With *tag*, a tagged page also counts as lost if its first word was written while the page
+    /// was marked. The unmark zeroes such a page, except in the [caller's
+    /// memory](Options::build_over).
     ///
     /// Long runs of a region's own memory may have no tags ([`Engine::Tag`]). Without tags, a lost
     /// page that was written counts as kept, and a page of zeros may count as lost.
@@ -205,7 +206,8 @@ impl Region {
         Ok(lost)
     }
 
-    /// Zeroes written pages. The caller's memory stays, since it may be a new mapping.
+    /// Zeroes pages written while marked, except in the caller's memory, which may be a new
+    /// mapping.
     fn settle_overwritten(&self, state: &RegionState, found: &[Extent]) {
         if found.is_empty() {
             return;
@@ -223,8 +225,8 @@ impl Region {
     /// the bytes newly dropped.
     ///
     /// # Errors
-    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`]; [`Error::Os`]:
-    /// some pages may have been dropped.
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`];
+    /// [`Error::Unsuitable`] or [`Error::Os`]: some pages may have been dropped.
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Bytes, Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
@@ -251,7 +253,7 @@ impl Region {
         }
     }
 
-    /// Returns the resident pages that the kernel counts as reclaimable, and the others.
+    /// Returns two counts of resident pages: reclaimable ones and the others.
     fn in_rss(&self) -> (Pages, Pages) {
         let range = self.addr()..self.addr() + self.len().as_usize();
         let usage = vma::usage(&range).unwrap_or_default();
@@ -260,7 +262,7 @@ impl Region {
         (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
-    /// Prefetches the first word, which *tag* reads under the lock. *scan* reads no page.
+    /// Prefetches the range's first word, because *tag* reads it under the lock.
     #[inline]
     fn fetch(&self, range: &Range<Bytes>) {
         if self.engine == Engine::Tag {
@@ -268,7 +270,7 @@ impl Region {
         }
     }
 
-    /// Returns true if there were refilled pages.
+    /// Lets the kernel free refilled pages again. Returns true if there were any.
     #[inline]
     pub(super) fn settle_refilled(&self, state: &mut RegionState) -> Result<bool, Error> {
         let Some(refilled) = state.refilled.clone() else { return Ok(false) };
@@ -333,14 +335,14 @@ impl Region {
 }
 
 impl Drop for Region {
-    /// Unmarks the caller's memory, so that it cannot be lost later.
+    /// Unmarks the caller's memory, so that the kernel can no longer free it.
     fn drop(&mut self) {
         if atfork::is_without_steps() || read(&self.locked.state).adopted.is_none() {
             return;
         }
         let _ = self.unmark(Bytes::ZERO..self.len());
         let mut state = write(&self.locked.state);
-        // After a failed unmark, the caller's holes must not raise SIGBUS.
+        // Disarms the parts left by a failed unmark, so that holes there raise no SIGBUS.
         let left = state.marks.all();
         state.disarm(&left);
     }

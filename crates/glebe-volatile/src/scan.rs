@@ -1,18 +1,20 @@
 //! [`Scan`] finds lost pages in the page tables and never alters marked contents.
 //!
-//! A userfaultfd in SIGBUS mode arms a region's own memory as a whole, and marked parts of the
-//! caller's. Invariants: an armed, unmarked page is never a hole; every hole is lost.
+//! The engine *arms* memory, i.e. registers it with a userfaultfd in SIGBUS mode: a region's own as
+//! a whole, the caller's only in marked parts. Invariants: an unmarked armed page is never a hole;
+//! every armed hole is a lost page.
 //!
 //! `MADV_POPULATE_WRITE` makes present pages dirty, which keeps them, even in swap or during a
-//! migration. If the kernel frees a page after the look, the next look finds a hole. Only this
-//! engine fills holes, last of all, with the page of zeros.
+//! migration. If the kernel frees a page after the look, the next look finds a hole. An unmark
+//! fills holes last, with the page of zeros.
 //!
-//! Lock: the region's. Cost: one system call per mark, or unmark of a few present pages; else a
-//! look per window, and a call per chunk and per lost run. Sources: madvise(2),
-//! PAGEMAP_SCAN(2const), userfaultfd(2).
+//! Lock: the region's. Cost: one system call per mark (two with swap, more with huge pages) or
+//! unmark of a few present pages; else at least one per window, per chunk and per lost run.
+//! Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
 //!
 //! # Safety
-//! Each range is in the region's mapping, and marked or about to be: its owner accepts the loss.
+//! Each range is in the region's mapping. Freed pages are marked or about to be: the owner accepts
+//! the loss.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -30,14 +32,15 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// One call suffices for up to this many present pages.
+/// A part of up to this many pages is first tried with one populate call.
 const FEW_PAGES: u64 = 16;
-/// Bytes per look, few enough that little changes meanwhile.
+/// Bytes per look at the page tables, few so that little changes before the look is used.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Bytes per populate call. After a fork the call copies each page, so this bounds the memory
-/// charged before an error.
+/// Bytes per populate call. After a fork, the call copies each shared page; a small chunk bounds
+/// the memory charged before an error.
 const CHUNK: Bytes = Bytes::mib(4);
-/// Tries of a chunk without holes that cannot be populated; a migration ends sooner.
+/// Populate calls that may fail in a row at one place, before [`Error::Stuck`]. A migration ends
+/// sooner.
 const TRIES_MAX: u32 = 100;
 
 #[derive(Debug)]
@@ -51,7 +54,7 @@ static SHARED: StaticMutex<Weak<Kernel>> = StaticMutex::new(Weak::new());
 
 impl Kernel {
     fn of_process() -> Result<Arc<Self>, OsError> {
-        // Never waits: in a child, the holder may be a thread of the parent.
+        // Does not wait, because in a child the lock's holder may be a thread of the parent.
         let mut shared = SHARED.try_lock().ok();
         let known = shared.as_ref().and_then(|shared| shared.upgrade());
         if let Some(kernel) = known.filter(|kernel| !kernel.guard.is_child()) {
@@ -98,7 +101,6 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the descriptor's number, which changes in a child, for signal handlers.
     pub(super) fn number(&self) -> Arc<MappedWord> {
         Arc::clone(&self.number)
     }
@@ -111,17 +113,17 @@ impl Scan {
         &self.kernel.uffd
     }
 
-    /// Arms `pages`, whose unmarked holes the caller fills.
+    /// Arms `pages`. The caller fills the holes of unmarked pages, which would raise SIGBUS.
     pub(super) fn arm(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: see the head.
+        // SAFETY: the range is the region's.
         unsafe { self.kernel.uffd.arm(addr, len) }
     }
 
     /// Disarms `pages`. If the kernel refuses, holes still raise SIGBUS.
     pub(super) fn disarm(&self, pages: Extent) {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: see the head.
+        // SAFETY: the range is the region's.
         let _ = unsafe { self.kernel.uffd.disarm(addr, len) };
     }
 
@@ -133,14 +135,14 @@ impl Scan {
         Ok(())
     }
 
-    /// Brings swapped pages in first, or the kernel would drop them at once.
+    /// With `swap`, first reads swapped-out pages in, because `MADV_FREE` would drop them at once.
     #[inline]
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         if let Some(huge) = self.huge {
             rejoin(&self.kernel.pagemap, self.reading, addr, len, huge);
         }
-        // SAFETY: see the head.
+        // SAFETY: the range is the region's.
         unsafe {
             if swap {
                 advise(addr, len, Advice::PopulateRead)?;
@@ -151,7 +153,7 @@ impl Scan {
 
     pub(super) fn mark_again(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: see the head.
+        // SAFETY: the range is the region's.
         unsafe {
             if swap {
                 // Fails if a page was lost again.
@@ -161,8 +163,8 @@ impl Scan {
         }
     }
 
-    /// Unmarks `parts` and returns the lost pages, now zeros. On an error nothing changes, except
-    /// that fewer pages can be lost.
+    /// Unmarks `parts` and returns the lost pages, now zeros. On an error all stay marked, though
+    /// the kernel may free fewer of them.
     #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         match parts {
@@ -176,7 +178,8 @@ impl Scan {
     #[cold]
     fn unmark_any(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         self.unmark_all(parts).or_else(|error| {
-            // A new mapping there is not the region's.
+            // Retries without mappings that the program made over `parts`: they are not the
+            // region's.
             let ours = self.still_armed(parts)?;
             if ours == parts {
                 return Err(error);
@@ -196,7 +199,8 @@ impl Scan {
         for run in &lost {
             if let Err(error) = self.fill_lost(*run, &mut filled) {
                 for run in &filled {
-                    // Makes filled pages holes again, or the zeros would look kept.
+                    // Makes filled pages holes again, because the next unmark would take zeros for
+                    // kept.
                     self.drop_pages(*run)?;
                 }
                 return Err(error.into());
@@ -206,17 +210,17 @@ impl Scan {
         Ok(filled)
     }
 
-    /// Offers a page of zeros, which stays, so that the kernel flushes the TLB entries of freed
-    /// pages.
+    /// Advises `MADV_FREE` on one filled page, which makes the kernel flush the TLB entries of
+    /// freed pages. The page of zeros stays.
     #[cold]
     fn tell_processors(&self, filled: Extent) {
         let (addr, _) = filled.place(self.base, self.page);
-        // SAFETY: as the file's head says; the page of zeros is shared, and stays.
+        // SAFETY: the page is the region's and holds only zeros.
         let _ = unsafe { advise(addr, self.page.bytes(), Advice::Free) };
     }
 
-    /// Fills lost pages; adds armed ones to `filled`. ENOENT means a new mapping, whose holes are
-    /// no losses, or a run of several mappings. So each half is tried.
+    /// Fills lost pages and adds those still armed to `filled` (on an error, the whole run). On
+    /// ENOENT, tries each half: the run spans several mappings, or a part is a new, unarmed one.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         match self.kernel.uffd.fill_holes(addr, len) {
@@ -251,7 +255,7 @@ impl Scan {
 
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: see the head.
+        // SAFETY: the range is the region's.
         unsafe { advise(addr, len, Advice::DontNeed) }
     }
 
@@ -300,7 +304,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the start of the first chunk with a missing page and true; or the end and false.
+    /// Returns the start of the first chunk with a missing page and true; or the end of `pages` and
+    /// false.
     fn populate_chunks(&self, pages: Extent) -> Result<(u64, bool), OsError> {
         let chunk = CHUNK.pages_down(self.page).get().max(1);
         let mut at = pages.start();
@@ -317,7 +322,7 @@ impl Scan {
     #[inline]
     fn populate(&self, pages: Extent) -> Result<bool, OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: contents stay; a missing page is an error in an armed range.
+        // SAFETY: contents stay; in an armed range, a missing page is an error.
         unsafe { populate_armed(addr, len) }
     }
 

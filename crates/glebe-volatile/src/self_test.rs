@@ -1,10 +1,10 @@
 //! The self-test, run once per process, refuses kernels that can purge a page written after its
 //! mark.
 //!
-//! It offers pages, writes every other one again, and makes the kernel reclaim all. Releases before
-//! Linux 6.1 are refused, since the test cannot rule out purges of written pages after a fork
-//! (arm64, before 5.10). If the kernel refuses a call, the test passes: a mark will meet the same
-//! refusal.
+//! The test marks pages (`MADV_FREE`), writes every other one again, and makes the kernel reclaim
+//! all. Releases before Linux 6.1 are refused, because the test cannot rule out purges of written
+//! pages after a fork (arm64, before 5.10). If the kernel refuses a call, the test passes, because
+//! a mark will meet the same refusal.
 
 use super::Error;
 use glebe_os::error::OsError;
@@ -17,7 +17,6 @@ use glebe_os::units::{Bytes, Pages};
 const NEEDED: &str = "6.1";
 const NEEDED_VERSION: (u32, u32) = (6, 1);
 const PAGES: u64 = 16;
-/// Offset of the second write, outside the word that checks the first.
 const AGAIN: u64 = 64;
 
 #[derive(Clone, Debug)]
@@ -52,11 +51,12 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Returns how many pages were lost though written after the mark, and how many others were taken.
+/// Returns how many pages were lost although written after the mark, and how many others were
+/// purged.
 fn look() -> Result<(u64, u64), OsError> {
     let page = page_size();
     let mapping = Mapping::aligned(Pages::new(PAGES).bytes(page), page, Visibility::ORDINARY)?;
-    // Kernels without huge pages refuse.
+    // A kernel without huge pages refuses.
     let _ = mapping.refuse_huge_pages();
     let at = |index: u64| Pages::new(index).bytes(page);
     let again = |index: u64| at(index) + Bytes::new(AGAIN);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn this_kernel_takes_marked_pages_and_keeps_written_ones() {
-        // Pages may wait in another processor's list.
+        // Repeats the test, because the kernel may spare pages in another processor's list.
         let taken = (0..20).any(|_| {
             let Ok((lost, taken)) = look() else {
                 println!("skipped: the kernel refuses MADV_FREE or MADV_PAGEOUT");

@@ -1,4 +1,4 @@
-//! [`RegionState`] is the data under a region's lock. Its methods need the lock exclusively.
+//! [`RegionState`] is the data under a region's lock.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use glebe_os::internal::sync::RwLock;
 use glebe_os::internal::sys::machine::swap;
 use glebe_os::units::Pages;
 
-/// Smaller marks rarely look for swap: the look would cost more.
+/// Marks of up to this many pages look for swap at most once in `SWAP_KNOWN_FOR` such marks,
+/// because the look costs more than the mark.
 const SMALL_PAGES: u64 = 16;
 const SWAP_KNOWN_FOR: u32 = 256;
 
@@ -39,8 +40,8 @@ pub(super) struct RegionState {
 }
 
 impl RegionState {
-    /// Updates `swap`. A small mark may miss that swap was just turned on: its swapped pages are
-    /// then lost early.
+    /// Updates `swap`. A small mark may miss that swap was just turned on; its swapped-out pages
+    /// are then dropped at once.
     #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
@@ -51,7 +52,8 @@ impl RegionState {
         self.swap_known_for = SWAP_KNOWN_FOR;
     }
 
-    /// Returns the newly dropped pages. After a refusal, the next call retries.
+    /// Drops the marked pages among `pages`, and returns how many were not dropped before. After an
+    /// error, the next call retries.
     pub(super) fn drop_held(&mut self, pages: Extent) -> Result<Pages, OsError> {
         let mut dropped = Pages::ZERO;
         for part in self.marks.held_within(pages) {
@@ -64,7 +66,7 @@ impl RegionState {
         Ok(dropped)
     }
 
-    /// Omits later mappings of the caller, which must keep their contents.
+    /// Returns `part`; with *scan*, without the program's new mappings, which keep their contents.
     pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
         match (&self.backend, &self.adopted) {
             (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
@@ -72,7 +74,7 @@ impl RegionState {
         }
     }
 
-    /// Arms all unmarked parts of the caller's memory, or none.
+    /// With *scan* over the caller's memory, arms the unmarked parts of `pages`; on an error, none.
     #[inline]
     pub(super) fn arm(&mut self, pages: Extent) -> Result<(), Error> {
         let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
@@ -93,7 +95,7 @@ impl RegionState {
             return;
         };
         for part in parts {
-            // Nothing is armed in a child without its own userfaultfd. A call would disarm the
+            // A child with only the parent's userfaultfd armed nothing; a call would disarm the
             // parent's memory.
             if scan.is_inherited() {
                 adopted.forget(*part);
@@ -107,7 +109,7 @@ impl RegionState {
         self.is_unarmed |= self.arm_again().is_err();
     }
 
-    /// Arms a child whose first arming failed. Its marked pages are then lost.
+    /// Arms the region in a child if the fork step failed to. All marked pages are then lost.
     #[inline]
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {
@@ -123,8 +125,7 @@ impl RegionState {
     }
 
     fn fill_again(&self) -> Result<(), OsError> {
-        // A write may have filled a lost page, so all marked pages are dropped. Holes of this
-        // child's unmarks are filled.
+        // Drops all marked pages, because a write may have filled a lost one.
         self.backend.lose(&self.marks.all())?;
         if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
             self.marks.outside(self.all).into_iter().try_for_each(|gap| scan.fill_holes(gap))?;

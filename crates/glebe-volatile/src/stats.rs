@@ -1,4 +1,4 @@
-//! [`Stats`] holds the statistics of a region, from one table.
+//! [`Stats`] holds the statistics of a region.
 
 use super::Engine;
 use glebe_os::internal::stats::{json, openmetrics, statistics, text, Set};
@@ -33,7 +33,7 @@ statistics! {
 const PREFIX: &str = "glebe_volatile_";
 
 impl Counts {
-    /// Adds without a locked instruction, under the region's exclusive lock.
+    /// Adds without a locked instruction. The caller holds the region's exclusive lock.
     #[inline]
     pub(super) fn add_alone(&self, counter: Counter, n: u64) {
         self.0.add_alone(counter as usize, n);
@@ -55,8 +55,8 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Returns one [`Stats::to_openmetrics`] text for several regions, with unique names as the
-    /// label `region`.
+    /// Returns one OpenMetrics text for several regions. Their names, which must be unique, become
+    /// the label `region`.
     #[must_use]
     pub fn openmetrics_of(regions: &[(&str, &Stats)]) -> String {
         let labels = |name: &str, stats: &Stats| {
@@ -69,10 +69,11 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &sets)
     }
 
-    /// Tests that `marked_ever` is `marked` + `purged` + `rescued`, if no call is under way.
+    /// Checks that `marked_ever` is `marked` + `purged` + `rescued`, which holds while no call is
+    /// under way.
     ///
     /// # Errors
-    /// The values, if the sum is wrong.
+    /// Returns the values if the sum is wrong.
     pub fn check(&self) -> Result<(), String> {
         if self.marked_ever == self.marked.get() + self.purged + self.rescued {
             return Ok(());

@@ -1,20 +1,21 @@
 //! [`Tag`] detects a lost page by its first word and needs no userfaultfd.
 //!
-//! A mark saves each page's first word and puts the page's *tag* there, a number that only this
+//! A mark saves each page's first word and stores the page's *tag* there, a number that only this
 //! region knows. A lost page reads as zeros. An unmark exchanges the tag for the saved word. The
 //! kernel unmaps a page before it checks for dirtiness, so the exchange keeps the page or finds
-//! zeros. Long runs have no tags (`untagged`).
+//! zeros. Long runs may have no tags (`untagged`).
 //!
 //! ```text
 //! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
 //! ```
 //!
-//! Lock: the region's. Cost: a store and an exchange per page, and a system call per lost run.
-//! Sources: Kevin Easton (linux-mm, April 2014); Chromium's `MadvFreeDiscardableMemoryPosix`.
+//! Lock: the region's. Cost: a store and an exchange per page, a system call per marked and per
+//! lost run. Sources: Kevin Easton (linux-mm, April 2014); Chromium's
+//! `MadvFreeDiscardableMemoryPosix`.
 //!
 //! # Safety
-//! The words are in the region's mapping, at page boundaries, and only atomics access them while
-//! marked.
+//! The words are in the region's mapping, at page boundaries, and only atomics and racing copies
+//! access them while marked.
 #![allow(unsafe_code)]
 
 mod untagged;
@@ -33,7 +34,7 @@ use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// Runs of up to this many pages always get tags, which saves system calls. Longer runs get none if
-/// `spares_tags`: in virtual machines, touching many marked pages costs more than the system calls.
+/// `spares_tags`, because touching many marked pages costs more in virtual machines.
 const FEW_PAGES: u64 = 8;
 const AHEAD: u64 = 8;
 const WORD: usize = size_of::<u64>();
@@ -52,9 +53,8 @@ pub(super) struct Tag {
     secret: u64,
     saved: Box<[MappedWord]>,
     tagged: Bitmap,
-    /// Pages marked without a tag. Marked pages in neither bitmap held no memory.
+    /// Pages marked without a tag. Pages in neither bitmap held no memory when they were marked.
     untagged: Bitmap,
-    /// True if nothing else is mapped over the memory.
     is_own: bool,
     spares_tags: bool,
     pagemap: Option<(Pagemap, Reading)>,
@@ -96,7 +96,7 @@ impl Tag {
             let (addr, len) = pages.place(self.base, self.page);
             rejoin(pagemap, *reading, addr, len, huge);
         }
-        // A page with a nonzero word is present, so a few pages need no system call.
+        // A page with a nonzero word is present, so the mark needs no look at the page tables.
         if pages.len() <= FEW_PAGES && self.all_written(pages) {
             return self.offer(pages);
         }
@@ -108,8 +108,8 @@ impl Tag {
                 self.offer(run)
             }
         });
-        // Continues after a refusal: all pages count as marked, and only offered ones can be
-        // dropped.
+        // Continues after a refusal: the pages count as marked, and `drop_pages` drops only pages
+        // in a bitmap.
         offered.fold(Ok(()), Result::and)
     }
 
@@ -127,8 +127,7 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Prefetches a later page's word: an exchange waits for earlier accesses, so cache misses
-    /// would add up.
+    /// Prefetches the word `AHEAD` pages on, because exchanges do not overlap their cache misses.
     #[inline]
     fn fetch_ahead(&self, page: u64, run: Extent) {
         if page + AHEAD < run.end() {
@@ -174,13 +173,13 @@ impl Tag {
     }
 
     /// Forces the TLB flush that the kernel does after it unmaps pages, so that all processors find
-    /// zeros. Overwritten pages stay, and so does the caller's memory, which may be a new mapping.
+    /// zeros. Keeps overwritten pages, and the caller's memory, which may be a new mapping.
     #[cold]
     fn tell_processors(&self, gone: &[Extent], overwritten: &[Extent]) {
         let advice = if self.is_own { Advice::DontNeed } else { Advice::Cold };
         let gone = gone.iter().map(|run| (run, advice));
         for (run, advice) in gone.chain(overwritten.iter().map(|run| (run, Advice::Cold))) {
-            // If refused, as in locked memory, at least this processor finds zeros.
+            // If the kernel refuses, as in locked memory, at least this processor finds zeros.
             let _ = self.advise(*run, advice);
         }
     }
@@ -188,7 +187,7 @@ impl Tag {
     #[inline]
     fn take_back(&self, page: u64) -> Result<(), u64> {
         let (word, tag) = (self.word(page), self.tag(page));
-        // Looks first: an exchange would allocate a page for a lost one.
+        // Looks first, because an exchange would allocate memory for a lost page.
         match word.load(Ordering::Acquire) {
             seen if seen == tag => {
                 let saved = self.saved[page as usize].load(Ordering::Acquire);
@@ -205,7 +204,7 @@ impl Tag {
 
     pub(super) fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<Option<u64>, OsError> {
         let at = self.base + offset.as_usize();
-        // SAFETY: the caller has checked the range against the mapping.
+        // SAFETY: `Region::try_read` has checked that the range is in the mapping.
         unsafe {
             racy::copy(buf.as_mut_ptr(), ptr::with_exposed_provenance(at), buf.len());
         }
@@ -262,8 +261,8 @@ impl Tag {
     fn word(&self, page: u64) -> &MappedWord {
         let at = self.base + Pages::new(page).bytes(self.page).as_usize();
         debug_assert!((page as usize) < self.saved.len() && at % WORD == 0);
-        // SAFETY: pages are below `saved.len()`, so the word is in the mapping, which outlives the
-        // engine; a page boundary aligns it; only atomics touch it.
+        // SAFETY: `page` is below `saved.len()`, so the word is in the mapping, which outlives the
+        // engine; a page boundary aligns it.
         unsafe { &*ptr::with_exposed_provenance(at) }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests both engines with each way of reading residence.
+//! Tests both engines, with and without `PAGEMAP_SCAN`.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -110,7 +110,7 @@ fn what_an_unmark_that_a_fork_cut_short_had_found_is_told_in_the_child() {
                 let purged = region.unmark(range(start, len));
                 purged.is_ok_and(|purged| purged.runs() == found)
             };
-            // SAFETY: the C library and the steps around fork left its locks usable.
+            // SAFETY: the C library and the fork steps leave all locks usable in the child.
             let told = unsafe {
                 in_child(|| {
                     finds(6, 4, &[])
@@ -315,7 +315,7 @@ fn a_page_written_while_marked_is_told_apart_by_its_word() {
     fill(&region, 0..4);
     region.mark(range(0, 4), Priority::NORMAL).unwrap();
     let write = |page: u64, offset: usize| {
-        // SAFETY: inside the region; users must not do this.
+        // SAFETY: inside the region; programs must not do this.
         unsafe { region.as_ptr().add(bytes(page).as_usize() + offset).write_volatile(0x77) };
     };
     write(1, 0);
@@ -365,7 +365,8 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
         let small = Bytes::ZERO..bytes(1);
         assert!(matches!(region.mark(small, Priority::NORMAL), Err(Error::Unaligned { .. })));
         drop(region);
-        // The kernel splits a huge page written while another test's child shares it.
+        // Repeats the round, because the kernel splits a huge page that is written while another
+        // test's child shares it.
         let mut was_huge = false;
         let stays_huge = (0..100).any(|_| {
             let region = options().build(Bytes::new(3 * granule.get())).unwrap();

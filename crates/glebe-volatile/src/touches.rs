@@ -2,14 +2,14 @@
 //! ([`sigbus`](glebe_os::internal::sys::processes::sigbus)). A system call that meets a lost page
 //! returns EFAULT.
 //!
-//! The handler takes no lock. It zeroes an unmarked hole, since an unmark is about to do the same.
-//! It notes a refilled page in [`Refilled`]. The page is dirty, and only the region's next mark or
-//! drop lets the kernel free it: without the lock, an unmark might just have made it safe. Cost: a
-//! signal and an ioctl per refill.
+//! The handler takes no lock. It zeroes an unmarked hole, because an unmark is about to do the
+//! same. It notes a refilled page in [`Refilled`]. The page stays dirty until the region's next
+//! mark or drop, because without the lock the handler cannot know whether an unmark just made it
+//! safe.
 //!
 //! # Safety
-//! The handler uses `Shared`. The watch is dropped before it and waits for handlers. Only missing
-//! pages are written.
+//! The handler uses `Shared`. The watch is dropped before `Shared` and waits for handlers. The
+//! handler writes only missing pages.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -24,8 +24,8 @@ use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::sigbus::{fill, Decision, Handler, Watch};
 
-/// Supplies the contents of a lost page: the address of `len` bytes, or null for a real SIGBUS.
-/// `offset` is in bytes from the region's start; `data` is from
+/// Supplies the contents of a lost page: returns the address of `len` bytes, or null for a real
+/// SIGBUS. `offset` is in bytes from the region's start; `data` is from
 /// [`Options::on_lost`](super::Options::on_lost). Unreadable bytes count as null.
 pub type Refill = unsafe extern "C" fn(offset: u64, len: usize, data: *const ()) -> *const u8;
 
@@ -35,8 +35,7 @@ pub(super) struct OnLost {
     pub(super) data: *const (),
 }
 
-// SAFETY: only the callback gets the data; the caller of `Options::on_lost` vouches for calls on
-// any thread.
+// SAFETY: only the callback gets the data, which `Options::on_lost` allows on any thread.
 unsafe impl Send for OnLost {}
 // SAFETY: as above.
 unsafe impl Sync for OnLost {}
@@ -47,14 +46,14 @@ struct Shared {
     page: usize,
     marked: Arc<Bitmap>,
     refilled: Arc<Refilled>,
-    /// Number of the userfaultfd; another one in a child.
+    /// Number of the userfaultfd; changes in a child.
     descriptor: Arc<MappedWord>,
     on_lost: OnLost,
 }
 
 #[derive(Debug)]
 pub(super) struct Touches {
-    /// Dropped before `shared`, which it uses.
+    /// Dropped before `shared`, which the handler uses.
     _watch: Watch,
     shared: Box<Shared>,
 }
@@ -77,8 +76,8 @@ impl Touches {
         let shared = Box::new(Shared { base, page, marked, refilled, descriptor, on_lost });
         let range = base..base + mapping.len().as_usize();
         let data = ptr::from_ref(&*shared).cast();
-        // SAFETY: `shared` stays in place and is freed after the watch. `on_touch` makes only
-        // system calls and runs the callback, which `Options::on_lost` requires to be fit for it.
+        // SAFETY: `shared` stays in place and is freed after the watch. `on_touch` only makes
+        // system calls and runs the callback, which must be safe in a handler.
         let watch = unsafe { handler.watch(range, on_touch, data) }?;
         Ok(Self { _watch: watch, shared })
     }
@@ -96,16 +95,16 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     let at = base.wrapping_add(number.wrapping_mul(page));
     let descriptor = shared.descriptor.load(Ordering::Acquire) as RawFd;
     let filled = if !shared.marked.get(number as u64) {
-        // SAFETY: only a missing page is written, which nothing can refer to.
+        // SAFETY: the call writes only a missing page, to which no reference can exist.
         unsafe { fill::zero(descriptor, at, page, page) }
     } else {
         let OnLost { refill, data } = shared.on_lost;
-        // SAFETY: the caller of `Options::on_lost` vouches for this call.
+        // SAFETY: the caller of `Options::on_lost` allows this call.
         let from = unsafe { refill((at - base) as u64, page, data) };
         if from.is_null() {
             return Decision::Pass;
         }
-        // SAFETY: as for zeros; the kernel checks the source.
+        // SAFETY: the call writes only a missing page; the kernel checks the source.
         let filled = unsafe { fill::copy(descriptor, at, from, page, page) };
         if filled.is_ok() {
             shared.refilled.note(number as u64);
@@ -119,8 +118,7 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     }
 }
 
-/// The handler sets a bit and then `any`; readers clear `any` and then read the bits, so no bit
-/// stays unseen.
+/// The handler sets a bit, then `any`. Readers clear `any`, then read the bits, so they miss none.
 #[derive(Debug)]
 pub(super) struct Refilled {
     bits: Bitmap,

@@ -1,15 +1,16 @@
 //! [`Purged`] lists the pages that an unmark found lost; [`Calls`] shares losses between
 //! overlapping unmarks.
 //!
-//! Without [`Calls`], the later unmark would find the zeros that the first left, and report the
-//! page kept. A clock advances when a call begins and returns. The log keeps a loss while a call is
-//! under way that began before the finder returned. Lock order: the region's, then the log's.
+//! Without [`Calls`], the second of two overlapping unmarks would find the pages unmarked and
+//! report no loss. A counter orders the starts and ends of calls. The log keeps a loss until the
+//! call that found it has returned and no call that began before that return is under way. Lock
+//! order: the region's, then the log's.
 
 use glebe_os::extent::{merged, within, without, Extent};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
 use glebe_os::units::Pages;
 
-/// Lost pages: ascending runs, with a kept page between any two.
+/// Lost pages as ascending runs that do not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "the contents of these pages are gone"]
 pub struct Purged {
@@ -22,7 +23,7 @@ impl Purged {
         Self { runs: if runs.is_empty() { runs } else { merged(runs) } }
     }
 
-    /// Returns the runs of lost pages, in pages from the region's start.
+    /// Returns the runs, in base pages from the start of the region or shared data.
     #[must_use]
     pub fn runs(&self) -> &[Extent] {
         &self.runs
@@ -43,7 +44,7 @@ impl Purged {
 
 #[derive(Debug)]
 struct Loss {
-    /// Start time of the finder, as its name.
+    /// Start time of the call that found the loss, which identifies that call.
     finder: u64,
     returned: Option<u64>,
     runs: Vec<Extent>,
@@ -56,18 +57,18 @@ pub(super) struct Log {
     time: u64,
     under_way: Vec<u64>,
     losses: Vec<Loss>,
-    /// Losses from before a fork that no call has reported.
+    /// Losses found before a fork that no call has reported.
     untold: Vec<Extent>,
 }
 
 #[derive(Debug)]
 pub(super) struct Calls {
     log: Mutex<Log>,
-    /// Losses in the log. Grows only under the region's lock.
+    /// Number of losses in the log. Grows only under the region's lock.
     losses: AtomicU64,
 }
 
-/// An unmark under way; its drop is the return.
+/// An unmark under way. Its drop records that the call returns.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     calls: &'a Calls,
@@ -84,8 +85,8 @@ impl Calls {
         Call { calls: self, began: Some(self.list()) }
     }
 
-    /// Begins an unmark under the region's exclusive lock. With an empty log it need not be listed,
-    /// since nobody adds a loss meanwhile.
+    /// Begins an unmark under the region's exclusive lock. If the log is empty, the call is not
+    /// listed, because no other call can add a loss under the lock.
     #[inline]
     pub(super) fn begin_held(&self) -> Call<'_> {
         let is_told = self.losses.load(Ordering::Acquire) != 0;
@@ -104,7 +105,8 @@ impl Calls {
         lock(&self.log)
     }
 
-    /// Ends the parent's calls in a child, whose next unmark reports their losses.
+    /// Ends the parent's calls in a forked child. The child's next unmark of those pages reports
+    /// losses that no call has reported.
     pub(super) fn follow_fork(&self, log: &mut Log) {
         let cut_short = log.losses.drain(..).filter(|loss| loss.returned.is_none());
         log.untold.extend(cut_short.flat_map(|loss| loss.untold));
@@ -119,10 +121,11 @@ impl Calls {
 }
 
 impl Call<'_> {
-    /// Adds other calls' losses in `extent` to `lost`, and logs its own. Needs the region's lock.
+    /// Adds logged losses in `extent` to `lost`, and logs this call's own. The caller holds the
+    /// region's lock.
     #[inline]
     pub(super) fn share(&mut self, extent: Extent, lost: &mut Vec<Extent>) {
-        // The load sees earlier losses, which were logged under the region's lock.
+        // The load sees all earlier losses, because they were logged under the region's lock.
         if lost.is_empty() && self.calls.losses.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -132,7 +135,7 @@ impl Call<'_> {
         log.untold = without(&log.untold, extent);
         let own = lost.clone();
         for loss in &mut log.losses {
-            // Skips losses returned before this call began, which the program knew.
+            // Skips losses returned before this call began, because the program knew them.
             if loss.returned.is_none_or(|returned| returned > began) {
                 lost.extend(within(&loss.runs, extent));
                 loss.told.push((began, extent));

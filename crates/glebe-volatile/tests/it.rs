@@ -1,5 +1,4 @@
-//! Tests volatile memory through the public interface, as one program. A new file needs a `mod`
-//! line below.
+//! Tests volatile memory through the public interface, as one program.
 //!
 //! Tests may run side by side in one process. A test that counts or changes process-wide state, or
 //! that forks, must begin with `glebe_testing::alone!()`: a child inherits every lock that another

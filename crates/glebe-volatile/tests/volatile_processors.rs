@@ -1,9 +1,8 @@
-//! Tests that pages reported lost are zeros on every processor, at once.
+//! Tests that pages reported lost read as zeros on every processor at once.
 //!
-//! The kernel removes pages from the page table before it flushes their addresses on other
-//! processors. There, an urgent thread interrupts it in between, waits until another thread has
-//! unmarked everything, and reads the lost pages. The test needs two processors and a real-time
-//! priority.
+//! The kernel removes pages from the page table before it flushes their TLB entries. An urgent
+//! thread interrupts the kernel in between, waits until another thread has unmarked everything, and
+//! reads the lost pages.
 //!
 //! # Safety
 //! The threads read words of a region that outlives them, as atomics, and give advice on it.
@@ -23,21 +22,20 @@ use glebe_testing::time::{is_long, slowed, storm};
 use glebe_volatile::{Engine, Error, Priority, Region};
 
 const PAGES: u64 = 256;
-/// Rounds of each kind; `ROUNDS_LEAST` suffice once the time is over.
+/// Most rounds of each kind. After `ROUNDS_LEAST`, a short run ends when its time is over and a
+/// page was lost.
 const ROUNDS: u64 = 200;
 const ROUNDS_LEAST: u64 = 20;
 const USUAL: Duration = Duration::from_secs(1);
-/// Longest time for the reader on the processor. If the interrupted thread holds a kernel lock that
-/// the unmark needs, the round shows nothing.
+/// Longest time the reader keeps its processor, because the interrupted thread may hold a kernel
+/// lock that the unmark needs.
 const HELD: Duration = Duration::from_secs(1);
-/// Exceeded only if a thread has ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Binds the thread to a processor; an urgent one precedes ordinary ones.
 fn stay_on(processor: usize, is_urgent: bool) -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: i32::from(is_urgent) };
     let class = if is_urgent { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
@@ -59,9 +57,7 @@ fn stay_on(processor: usize, is_urgent: bool) -> io::Result<()> {
 struct Stage(AtomicU64);
 
 impl Stage {
-    /// The kernel begins to take pages.
     const TAKING: u64 = 1;
-    /// The reader has interrupted the kernel, and waits.
     const INTERRUPTED: u64 = 2;
     const UNMARKED: u64 = 3;
     /// The kernel was not interrupted.
@@ -71,7 +67,6 @@ impl Stage {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Waits; returns true if the stage was reached within `time`.
     fn is_reached(&self, stage: u64, rest: Duration, time: Duration) -> bool {
         let begin = Instant::now();
         loop {
@@ -101,8 +96,8 @@ fn word(region: &Region, page: u64) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// Returns the pages reported lost, and how many of them held old contents; zeros if the reader was
-/// too late or gave up.
+/// Returns how many pages were reported lost, and how many of these held old contents; (0, 0) if
+/// the reader came too late or gave up.
 fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
     let whole = vec![0xA5; region.len().as_usize()];
     region.write(Bytes::ZERO, &whole).unwrap();
@@ -113,11 +108,11 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
     thread::scope(|scope| {
         let reader = scope.spawn(move || {
             stay_on(0, true).unwrap();
-            // This processor now caches the pages' addresses.
+            // Lets this processor cache the pages' addresses.
             std::hint::black_box((0..PAGES).map(|page| word(region, page)).max());
             ready.wait();
             stage.reach(Stage::TAKING, Duration::from_micros(20));
-            // Later rounds wait longer, for a slow kernel.
+            // The wait varies, and grows every 50 rounds, for a slow kernel.
             thread::sleep(Duration::from_micros(nth % 50 * (1 + nth / 50)));
             if !stage.pass(Stage::TAKING, Stage::INTERRUPTED) {
                 return None;
@@ -162,7 +157,7 @@ fn region(engine: Engine, is_own: bool, memory: &mut [u8]) -> Result<Region, Err
     if is_own {
         return options.build(bytes(PAGES));
     }
-    // SAFETY: the memory outlives the region, without other users.
+    // SAFETY: the memory outlives the region and has no other users.
     unsafe { options.build_over(memory.as_mut_ptr(), Bytes::new(memory.len() as u64)) }
 }
 
@@ -172,7 +167,6 @@ fn what_is_told_lost_is_zeros_on_every_processor() {
     if let Err(why) = thread::spawn(able).join().unwrap() {
         return println!("skipped: two processors and a real-time priority: {why}");
     }
-    // Tests runs with and without tags, over own and the caller's memory.
     let own = [(Engine::Tag, 8), (Engine::Tag, PAGES), (Engine::Scan, 8)];
     let kinds = own.map(|kind| (kind, true)).into_iter().chain([((Engine::Tag, 8), false)]);
     for ((engine, run), is_own) in kinds {

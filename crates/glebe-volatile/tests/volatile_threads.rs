@@ -1,5 +1,5 @@
-//! Runs threads on a volatile region while the kernel takes marked pages: `MADV_PAGEOUT` reclaims
-//! marked pages not written since, and without swap no others.
+//! Runs threads on a volatile region while the kernel takes marked pages. `MADV_PAGEOUT` reclaims
+//! marked pages not written since the mark, and without swap no others.
 //!
 //! The tests check that no write is lost and that reports are exact. `GLEBE_SEED` repeats a printed
 //! seed.
@@ -21,7 +21,7 @@ use glebe_testing::stressed::Stop;
 const THREADS: u64 = 4;
 const PAGES_EACH: u64 = 96;
 
-/// Sebastiano Vigna's splitmix64, which is public domain.
+/// Sebastiano Vigna's splitmix64 (public domain).
 struct Random(u64);
 
 impl Random {
@@ -56,13 +56,14 @@ fn bytes_of(pages: &Range<u64>) -> Range<Bytes> {
     bytes(pages.start)..bytes(pages.end)
 }
 
-/// Returns a page of one distinct word, never zero.
+/// Returns a page that repeats one nonzero word, distinct for each page and version.
 fn contents(page: u64, version: u64) -> Vec<u8> {
     let word = (page << 40 | version << 8 | 0x5A).to_ne_bytes();
     word.repeat(bytes(1).as_usize() / word.len())
 }
 
-/// Repetitions until the kernel takes something: it skips pages just used on another processor.
+/// Most attempts until the kernel takes a page, because it skips pages just used on another
+/// processor.
 const ATTEMPTS: u64 = 20;
 
 fn regions(pages: u64) -> Vec<Region> {
@@ -89,12 +90,11 @@ fn reclaim(region: &Region, mut random: Random, stop: &AtomicBool) {
     }
 }
 
-/// A thread with its own pages.
 struct Owner<'a> {
     region: &'a Region,
     pages: Range<u64>,
     random: Random,
-    /// Version of each page; 0 if lost.
+    /// Version of each page; 0 if lost or never written.
     versions: Vec<u64>,
     marked: Vec<bool>,
     lost: u64,
@@ -137,7 +137,7 @@ impl Owner<'_> {
             self.versions[at] = 0;
             self.lost += 1;
         }
-        // An unmark cannot lose unmarked or empty pages.
+        // `kept` omits unmarked and empty pages, which an unmark cannot lose.
         let gone = |page| purged.runs().iter().any(|run| (run.start()..run.end()).contains(&page));
         let kept = |page: &u64| {
             let at = self.at(*page);

@@ -1,5 +1,5 @@
-//! A compressed page cache in an object pool, with pages of real files. It evicts the oldest page
-//! at a limit on the pool's memory; a miss reads the page from its file.
+//! A compressed page cache in an object pool, with pages of real files. At a limit on the pool's
+//! memory, the pool evicts the oldest pages. A miss reads the page from its file.
 //!
 //! `zpool_page_cache [DIR]` reads files of `DIR`, or of the program's own directory.
 
@@ -17,7 +17,6 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 const READ_MAX: Bytes = Bytes::mib(16);
 const READ_PER_LIMIT: u64 = 4;
-/// In a smaller pool its tables would dominate.
 const LIMIT_MIN: Bytes = Bytes::mib(1);
 const READS_PER_PAGE: usize = 20;
 
@@ -47,7 +46,7 @@ impl Cache {
                     self.hits += 1;
                     return Ok(len);
                 }
-                // The page was evicted. A stale handle never gives another page's bytes.
+                // A stale handle never returns another page's bytes.
                 Err(Error::Stale) => {}
                 Err(error) => return Err(error.into()),
             }

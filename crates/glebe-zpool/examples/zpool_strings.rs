@@ -19,7 +19,8 @@ const STRINGS_PER_KEPT: u64 = 10;
 
 struct Strings {
     pool: ObjectPool,
-    /// Maps a hash to a text and its uses. Texts with an equal hash are stored for each use.
+    /// Maps a text's hash to its handle and number of uses. Another text with an equal hash is
+    /// stored anew.
     shared: HashMap<u64, (Handle, u32)>,
 }
 
@@ -31,13 +32,12 @@ fn hash(text: &[u8]) -> u64 {
 
 impl Strings {
     fn new() -> Result<Self, Error> {
-        // Manual compaction shows the state before and after.
         let pool =
             ObjectPool::options().compaction(Compaction::Manual).codec(Codec::None).build()?;
         Ok(Self { pool, shared: HashMap::with_capacity(STRINGS as usize) })
     }
 
-    /// Each call needs a call of `drop_one` before the text is freed.
+    /// The text is freed only after as many calls of `drop_one`.
     fn intern(&mut self, text: &str) -> Result<Handle, Error> {
         match self.shared.entry(hash(text.as_bytes())) {
             Entry::Vacant(place) => {

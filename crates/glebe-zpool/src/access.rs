@@ -1,10 +1,10 @@
 //! [`ObjectPool`] inserts, reads, replaces and removes objects.
 //!
-//! Only this layer compresses. Cost without a codec: an insert or remove takes the lock of one
-//! class, a read takes none.
+//! Cost without a codec: an insert or remove usually takes only the lock of one class, a read takes
+//! no lock.
 //!
 //! # Safety
-//! Bytes of an object are borrowed only while it is pinned.
+//! Bytes of an object are borrowed only while the object is pinned.
 #![allow(unsafe_code)]
 
 use crate::entry::handle::Handle;
@@ -16,7 +16,7 @@ use crate::objects::{Pinned, Stored};
 use crate::pool::ObjectPool;
 use glebe_os::units::Bytes;
 
-/// Attempts to make room, which other threads may take first.
+/// Maximum attempts to make room. Other threads may take the room first.
 const ROOM_ATTEMPTS: u32 = 256;
 
 impl ObjectPool {
@@ -44,8 +44,8 @@ impl ObjectPool {
     /// Stores an object.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`], [`Error::Os`]; [`Error::Full`], [`Error::Space`]: no
-    /// room.
+    /// [`Error::Empty`], [`Error::TooLong`], [`Error::Forked`], [`Error::Os`]; [`Error::Full`],
+    /// [`Error::Space`]: no room.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
         self.checked_len(bytes.len())?;
@@ -111,12 +111,12 @@ impl ObjectPool {
         }
     }
 
-    /// Pins an object and marks it as read.
+    /// Pins an object and marks its zspage as read.
     #[inline]
     #[doc(hidden)]
     pub fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
         let (index, named) = self.of(handle)?;
-        // `ok_or` would make and drop an error each time.
+        // `ok_or` would make and drop an error on each call.
         let Some(pinned) = self.objects.pin(index, named) else { return Err(Error::Stale) };
         if !pinned.is_referenced {
             self.objects.memory.zspages.refer(pinned.entry.place().zspage);
@@ -124,7 +124,7 @@ impl ObjectPool {
         Ok(pinned)
     }
 
-    /// Returns the length of an object as given.
+    /// Returns the length of an object in bytes, before compression.
     ///
     /// # Errors
     /// See [`ObjectPool::get`].
@@ -171,11 +171,11 @@ impl ObjectPool {
         Ok(len)
     }
 
-    /// Lends the bytes of an object: in place if stored as given, else as a decompressed copy.
+    /// Lends the bytes of an object: in place if stored uncompressed, else as a copy.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`]; [`Error::Codec`]: the object is damaged, or memory is
-    /// missing.
+    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`]; [`Error::Codec`]: the stored bytes
+    /// are damaged, or the codec lacks memory.
     pub fn get(&self, handle: Handle) -> Result<Guard<'_>, Error> {
         let pinned = self.pinned(handle)?;
         let guard = Guard::in_place(&self.objects, pinned);
@@ -193,7 +193,8 @@ impl ObjectPool {
     /// Stores other bytes under the same handle. A concurrent reader gets the old or the new bytes.
     ///
     /// # Errors
-    /// See [`ObjectPool::insert`] and [`ObjectPool::read`]. The object is unchanged.
+    /// See [`ObjectPool::insert`] and [`ObjectPool::remove`]. The object is unchanged, unless it
+    /// was evicted.
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = self.of(handle)?;
@@ -221,7 +222,7 @@ impl ObjectPool {
         Ok(())
     }
 
-    /// Writes a pinned object to a new slot and ends the pin. Returns false if that failed.
+    /// Writes a pinned object to a new slot. Ends the pin in any case. Returns false on failure.
     pub(crate) fn restore(
         &self,
         (index, named): (u32, u32),

@@ -4,7 +4,7 @@ use crate::sizes::table::RulesError;
 use glebe_os::error::OsError;
 use glebe_os::units::Bytes;
 
-/// Tells why a pool refused a call. Nothing changed unless the call says so.
+/// The reason why a pool refused a call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -66,7 +66,7 @@ pub enum Error {
     /// The rules make no table that this pool can have.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// The classes, with those being emptied, are too many.
+    /// The new classes and old classes that still hold objects are too many.
     #[error("{classes} size classes; a pool has room for {limit}, with those that are emptied")]
     Classes {
         /// Number of classes.
@@ -82,7 +82,7 @@ pub enum Error {
     Os(#[from] OsError),
 }
 
-/// Tells why a codec refused.
+/// The reason why a codec refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {

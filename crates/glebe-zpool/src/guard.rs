@@ -1,16 +1,16 @@
 //! [`Guard`] lends the bytes of an object.
 //!
 //! # Safety
-//! A guard holds a pin until its drop, so the bytes stay unchanged.
+//! A guard without a copy pins the object until its drop, so the bytes stay unchanged.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
 
 use crate::objects::{Objects, Pinned};
 
-/// Lends the bytes of an object: in place if stored as given, else as a decompressed copy.
+/// Lends the bytes of an object: in place, or as a copy.
 ///
-/// A guard in place delays the reuse of its slot and some others. Keep it only briefly.
+/// A guard without a copy delays the reuse of some slots, so keep it only briefly.
 #[derive(Debug)]
 pub struct Guard<'a>(Held<'a>);
 

@@ -1,8 +1,8 @@
-//! Object pools pack objects of up to a page across page borders, into a few pages at a time.
+//! Object pools store objects of 1 byte to a page, and pack them across page borders.
 //!
-//! An *object* occupies a *slot* of a *zspage*, a run of 1 to 16 pages whose slots have one *size
-//! class*. A [`Table`] is the set of classes. *Compaction* moves objects out of sparse zspages to
-//! free their pages; a [`Handle`] stays valid. A [`Codec`] compresses objects.
+//! An *object* usually occupies a *slot* of a *zspage*, a run of 1 to 16 pages with slots of one
+//! *size class*. A [`Table`] is a set of classes. *Compaction* moves objects out of sparse zspages
+//! to free their pages; a [`Handle`] stays valid. A [`Codec`] compresses objects.
 //!
 //! ```
 //! use glebe_zpool::{Error, ObjectPool};
@@ -80,7 +80,7 @@ pub use {
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, extent, page_size, units};
 
-/// For the crate `glebe` alone: it changes without notice.
+/// Only for the crate `glebe`: it changes without notice.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {

@@ -1,14 +1,14 @@
 //! [`Objects`] inserts, reads, replaces and removes objects by entry.
 //!
 //! An object never changes in place. A writer fills a slot that no entry names, changes the entry,
-//! then gives up the old slot. A reader takes no lock: see [`pins`](crate::memory::pins).
+//! then frees the old slot. A reader takes no lock: see [`pins`](crate::memory::pins).
 //!
 //! The entry of an object in a slot changes only under its class's lock. Callers look up the class
 //! without the lock, so they check class and entry again under the lock.
 //!
 //! # Safety
 //! A call writes only to a slot that it allocated and has not published. Bytes are lent only while
-//! pinned, after the entry was seen unchanged behind the pin.
+//! pinned, if the entry was unchanged after the pin.
 #![allow(unsafe_code)]
 
 use crate::class::classes::Classes;
@@ -76,10 +76,10 @@ impl Filled {
 pub struct Pinned {
     /// The entry.
     pub entry: Entry,
-    /// Offset of the bytes; in a sealed zspage, from its first byte.
+    /// Offset from the start of the pool's memory or, if sealed, of the zspage.
     at: usize,
     pub(crate) is_referenced: bool,
-    /// True if the bytes are in lent pages.
+    /// True if the zspage is sealed.
     pub is_sealed: bool,
 }
 
@@ -157,7 +157,7 @@ impl Objects {
             let place = entry.place();
             memory.pins.pin(place.zspage);
             if self.entry(index, named) == Some(entry) {
-                // The pin keeps the zspage, so these facts stay true.
+                // The pin keeps the zspage and its pages, even if the zspage is sealed meanwhile.
                 let about = memory.zspages.about(place.zspage);
                 let size = self.classes.get(about.class).map_or(0, |class| class.size());
                 let first = if about.is_sealed { 0 } else { memory.pages.start_of(about.page) };
@@ -174,7 +174,7 @@ impl Objects {
     #[inline]
     pub(crate) unsafe fn bytes(&self, pinned: &Pinned) -> &[u8] {
         assert!(!pinned.is_sealed, "{:?} is sealed", pinned.entry);
-        // SAFETY: the pin keeps the slot from being written or given back.
+        // SAFETY: the pin keeps the slot from being reused or given back.
         unsafe { self.memory.pages.frames().bytes(pinned.at, pinned.entry.len()) }
     }
 
@@ -214,8 +214,7 @@ impl Objects {
         Ok(false)
     }
 
-    /// Stores a pinned object in another form and ends the pin. Returns false if the object
-    /// changed.
+    /// Writes a pinned object to a new slot and ends the pin. Returns false if the object changed.
     pub(crate) fn recode(
         &self,
         index: u32,
@@ -240,7 +239,8 @@ impl Objects {
         Ok(done.is_some())
     }
 
-    /// Changes an entry that satisfies `is`, calls `then`, and gives up the old slot.
+    /// Changes the entry of an object if it satisfies `is`, and returns the old entry. If the
+    /// object has a slot, calls `then` and frees the slot.
     #[inline]
     fn change(
         &self,
@@ -264,8 +264,8 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // Only this thread changes entries of the class's slots now. An equal word may be
-            // another use, so the epoch is checked.
+            // Only this thread changes entries of the class's slots now. An equal word may be from
+            // another epoch, so the epoch is checked.
             if !state.has(memory, place.zspage)
                 || !memory.entries.is_of_epoch(index, named)
                 || !memory.entries.exchange(index, entry, to(entry))
@@ -280,7 +280,6 @@ impl Objects {
         }
     }
 
-    /// Undoes [`Objects::write`] of an unpublished entry.
     fn take_back(&self, entry: Entry) {
         if !entry.has_place() {
             return self.filled.went();
@@ -315,14 +314,13 @@ impl Objects {
         gone.len()
     }
 
-    /// Returns `None` if another thread holds the class's lock and `wait` is false.
+    /// Returns `None` without such a class, or if its lock is held and `wait` is false.
     pub(crate) fn compact(&self, number: u32, work: &mut Work, wait: bool) -> Option<Stop> {
         let class = self.classes.get(number)?;
         let mut state = if wait { class.lock() } else { class.try_lock()? };
         Some(state.compact(&self.memory, work))
     }
 
-    /// Returns true if it freed pages.
     pub(crate) fn settle(&self) -> bool {
         let settle = |class: &Class| {
             let mut state = class.lock();
@@ -331,7 +329,6 @@ impl Objects {
         self.memory.waiting() > 0 && self.classes.all().filter(|class| settle(class)).count() > 0
     }
 
-    /// Locks two classes, lower number first.
     pub(crate) fn both(
         &self,
         one: u32,
@@ -365,7 +362,7 @@ impl Objects {
             if !still || !Classes::fits(&to, len) {
                 continue;
             }
-            // If the slot holds another object by now, that one moves.
+            // If the slot holds another object by now, that object moves instead.
             from.move_to(&self.memory, &mut to, place, work)?;
         }
         Ok(work.moved > before)

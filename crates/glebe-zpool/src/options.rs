@@ -7,13 +7,13 @@ use crate::error::Error;
 use crate::sizes::table::{Rules, Table};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Selects what a call does without room, even after compaction.
+/// Selects what a call does if compaction makes no room for an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AtLimit {
     /// Returns an error.
     #[default]
     Refuse,
-    /// Removes whole zspages of objects: each time the oldest of a sample, without those read
+    /// Evicts the objects of one zspage at a time: the oldest of a sample, without zspages read
     /// lately.
     EvictOldest,
 }
@@ -21,8 +21,8 @@ pub enum AtLimit {
 /// Selects when a pool compacts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compaction {
-    /// Like `Manual`, and a little with each remove or replace once a two-thousandth of the pages
-    /// is freeable.
+    /// Like `Manual`, but a remove or replace also compacts a little if more than ten pages plus a
+    /// two-thousandth of the used pages are freeable.
     #[default]
     Automatic,
     /// On request, and before a call is refused or evicts.
@@ -33,17 +33,17 @@ pub enum Compaction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableChoice {
-    /// The kernel's rules, with zspages of up to 4 pages, or 8 if the pool may hold 64 MiB or more.
+    /// The kernel's rules. Zspages have up to 4 pages, or 8 if the pool may hold 64 MiB or more.
     BySize,
-    /// These rules, for good.
+    /// These rules.
     Rules(Rules),
-    /// Classes that fit the objects. When the pages in use changed by a sixteenth, the pool changes
-    /// classes if that saves more than moving the objects costs.
+    /// Classes that fit the stored objects. From 256 used pages on, the pool changes its classes
+    /// when it expects this to save enough memory.
     #[default]
     Fitted,
 }
 
-/// Bounds one call of [`compact`](super::ObjectPool::compact), which may move a few KiB more.
+/// Bounds one call of [`compact`](super::ObjectPool::compact), which may exceed it slightly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
     /// Until this number of pages was freed.
@@ -73,7 +73,7 @@ pub struct Options {
     pub(crate) table: TableChoice,
     pub(crate) compaction: Compaction,
     pub(crate) codec: Codec,
-    /// Pages kept for new zspages, if zspages are sealed.
+    /// Free pages to keep, if zspages may be sealed.
     pub(crate) lends: Option<Pages>,
 }
 
@@ -85,15 +85,15 @@ const CHAIN_FITTED: Pages = Pages::new(10);
 const SLOTS_A_PAGE_SHIFT: u32 = 10;
 
 impl Options {
-    /// Sets the most bytes that the pool may hold, with tables and codec states. By default, and
-    /// with `u64::MAX`, only the pool's addresses bound it.
+    /// Sets the most bytes that the pool may hold, including tables and codec states. By default,
+    /// and with `u64::MAX`, there is no limit.
     ///
-    /// A pool reserves addresses for one to two times its limit or, without one, the memory
-    /// available on the machine. If a process may have too few (`RLIMIT_AS`), a pool without a
-    /// limit takes at most half of them.
+    /// A pool reserves addresses for one to two times its limit or, without a limit, for twice the
+    /// memory available on the machine. If the process may have too few addresses (`RLIMIT_AS`), a
+    /// pool without a limit leaves about half of them free.
     ///
-    /// Zstd needs some hundred KiB for each concurrent thread. If the pool may not evict, it
-    /// exceeds its limit by that until objects are removed.
+    /// Zstd needs some hundred KiB for each concurrent thread. A pool that may not evict may exceed
+    /// its limit by this memory.
     pub fn limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit);
         self
@@ -124,7 +124,7 @@ impl Options {
         self
     }
 
-    /// Lets zspages be sealed, and keeps `keep` pages for new ones.
+    /// Lets zspages be sealed, and keeps at least `keep` free pages for new zspages.
     #[doc(hidden)]
     pub fn lend(mut self, keep: Pages) -> Self {
         self.lends = Some(keep);

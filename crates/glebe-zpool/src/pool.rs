@@ -1,4 +1,5 @@
-//! [`ObjectPool`]: construction, table and limit. Each call first refuses to run in a forked child.
+//! [`ObjectPool`]: construction, table and limit. Calls that return a `Result` fail in a forked
+//! child.
 
 use crate::class::classes::Classes;
 use crate::codec::Coder;
@@ -94,12 +95,12 @@ impl ObjectPool {
         size_of::<Self>() as u64 + pins + table + self.objects.classes.held_bytes()
     }
 
-    /// Changes the size classes; the pool chooses none from then on. Handles stay valid.
-    /// [`ObjectPool::compact`] moves objects of removed classes; with automatic compaction, inserts
-    /// and removes move some, too.
+    /// Changes the size classes. The pool no longer chooses classes by itself. Handles stay valid.
+    /// [`ObjectPool::compact`] and, with automatic compaction, inserts and removes move objects out
+    /// of removed classes.
     ///
     /// # Errors
-    /// [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table; nothing changed.
+    /// [`Error::Forked`]; [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table.
     pub fn set_table(&self, table: &Table) -> Result<(), Error> {
         self.alive()?;
         self.refit.set(&self.objects, table)
@@ -111,18 +112,18 @@ impl ObjectPool {
         self.refit.table()
     }
 
-    /// Returns the pages that [`ObjectPool::compact`] would free without concurrent calls, inexact
-    /// while a class is being emptied. O(classes).
+    /// Returns the pages that [`ObjectPool::compact`] would free without concurrent calls and
+    /// guards. The number is inexact while a class is being emptied.
     #[must_use]
     pub fn freeable(&self) -> Pages {
         let classes = self.objects.classes.all();
         Pages::new(classes.map(|class| class.lock().freeable_pages()).sum())
     }
 
-    /// Compacts within `budget`, except objects that threads read or write meanwhile.
+    /// Compacts within `budget`. Does not move objects that are being read or written.
     ///
     /// # Errors
-    /// [`Error::NoBudget`].
+    /// [`Error::NoBudget`], [`Error::Forked`].
     pub fn compact(&self, budget: Budget) -> Result<Compacted, Error> {
         self.alive()?;
         compact(&self.objects, budget)
@@ -131,14 +132,14 @@ impl ObjectPool {
     /// Changes the limit. A pool that holds more compacts and, if allowed, evicts.
     ///
     /// # Errors
-    /// [`Error::LimitBelowHeld`]: the pool cannot shed enough. The limit stays, but objects may be
-    /// gone.
+    /// [`Error::Forked`]; [`Error::LimitBelowHeld`]: the pool cannot shed enough. It keeps the old
+    /// limit, but may have evicted objects.
     pub fn set_limit(&self, limit: Bytes) -> Result<(), Error> {
         self.alive()?;
         self.evictor.set_limit(&self.objects, limit)
     }
 
-    /// Returns the bytes held. Small tables count some KiB ahead.
+    /// Returns the bytes held, including some KiB for the growth of small tables.
     #[must_use]
     pub fn held(&self) -> Bytes {
         Bytes::new(self.objects.memory.account.held())
@@ -165,7 +166,7 @@ impl ObjectPool {
         self.refit.look_if_due(&self.objects);
     }
 
-    /// Charges the codec's state. The caller holds no pin.
+    /// Charges the codec's state.
     #[inline]
     #[doc(hidden)]
     pub fn count_codec(&self) {
@@ -187,8 +188,8 @@ impl Options {
     /// Makes the pool.
     ///
     /// # Errors
-    /// [`Error::Rules`], [`Error::Codec`]; [`Error::LimitBelowHeld`]: an empty pool exceeds the
-    /// limit; [`Error::Os`]: the process may have too few addresses.
+    /// [`Error::Rules`], [`Error::Classes`], [`Error::Codec`]; [`Error::LimitBelowHeld`]: an empty
+    /// pool exceeds the limit; [`Error::Os`]: the process may have too few addresses.
     pub fn build(self) -> Result<ObjectPool, Error> {
         ObjectPool::new(&self)
     }

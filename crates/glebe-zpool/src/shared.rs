@@ -1,5 +1,5 @@
 //! [`Memory`] holds the parts that all classes of a pool share. A class's lock is taken before
-//! theirs.
+//! their locks.
 
 use crate::entry::table::Entries;
 use crate::memory::account::Account;
@@ -8,7 +8,7 @@ use crate::memory::pins::Pins;
 use crate::memory::zspages::Zspages;
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 
-/// Most classes of a pool, with those being emptied.
+/// Maximum number of classes, including those being emptied.
 pub(crate) const CLASSES_MAX: u32 = 512;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Memory {
     pub(crate) pages: Pages,
     pub(crate) pins: Pins,
     pub(crate) account: Account,
-    /// True if zspages are sealed.
+    /// True if zspages may be sealed.
     pub(crate) lends: bool,
     /// Pages that compaction would free; never too low.
     pub(crate) freeable: AtomicU64,
@@ -56,7 +56,7 @@ impl Memory {
         self.any_ended.store(1, Ordering::Relaxed);
     }
 
-    /// Returns sealed zspages that ended and keep their numbers.
+    /// Takes the sealed zspages that ended. They keep their numbers.
     #[inline]
     pub(crate) fn take_ended(&self) -> Vec<u32> {
         if self.any_ended.load(Ordering::Relaxed) == 0 {

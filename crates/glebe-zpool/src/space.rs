@@ -1,7 +1,7 @@
 //! [`Space`] reserves addresses for a pool's pages and tables.
 //!
 //! A process may have a limit on addresses: `RLIMIT_AS`, or `RLIMIT_MEMLOCK` if it locks its
-//! memory. If a pool without a limit finds too few, it takes at most half of them.
+//! memory.
 
 use crate::entry::handle::INDEX_BITS;
 use crate::entry::table::Tables;
@@ -12,7 +12,7 @@ use crate::memory::zspages::Zspages;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Pages of addresses per page of the limit: a run needs adjacent pages.
+/// Pages of addresses per page of the limit: two, because a zspage needs adjacent pages.
 const PER_LIMIT: u64 = 2;
 const PER_LIMIT_MIN: u64 = 1;
 const LIMIT_MIN: Bytes = Bytes::mib(1);
@@ -28,7 +28,6 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Reserves space for `limit` bytes of objects of at least `smallest` bytes.
     pub(super) fn for_limit(
         limit: Bytes,
         smallest: Bytes,
@@ -38,7 +37,7 @@ impl Space {
         made.or_else(|_| Self::reserve(limit, PER_LIMIT_MIN, smallest, page))
     }
 
-    /// Reserves less if the process may not have the addresses.
+    /// Reserves space for `all` bytes, or for fewer if the process may not have the addresses.
     pub(super) fn for_all(all: Bytes, smallest: Bytes, page: PageSize) -> Result<Self, OsError> {
         let (mut limit, mut is_cut) = (all.max(LIMIT_MIN), false);
         loop {
@@ -46,7 +45,7 @@ impl Space {
             let is_least = limit == LIMIT_MIN;
             match made {
                 Ok(space) if !is_cut || is_least => return Ok(space),
-                // Halves once more: the process keeps the other half.
+                // Halves once more, so that the process keeps half of its addresses.
                 Ok(_) => is_cut = false,
                 Err(error) if is_least => return Err(error),
                 Err(_) => is_cut = true,

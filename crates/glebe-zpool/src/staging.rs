@@ -1,8 +1,8 @@
-//! [`Staging`] is a pool whose zspages a holder moves elsewhere.
+//! [`Staging`] is a pool whose zspages another owner, the *holder*, moves elsewhere.
 //!
-//! The holder *seals* zspages ([`Staging::to_seal`]): it copies their bytes and from then on serves
-//! reads of them. It reports *lost* pages, and the pool ends their objects. The pool reports
-//! *ended* zspages, and the holder drops their bytes.
+//! The holder *seals* zspages: it copies their bytes and from then on serves reads of them. It
+//! reports *lost* pages, and the pool removes their objects. The pool reports *ended* zspages, and
+//! the holder drops their bytes.
 //!
 //! Lock: one class's per step, none while bytes are copied.
 //!
@@ -37,7 +37,7 @@ pub struct ToSeal<'a> {
 }
 
 /// Keeps a zspage while the holder copies it. A drop without [`Sealing::finish`] leaves the zspage
-/// as it was.
+/// unsealed.
 #[derive(Debug)]
 #[must_use]
 pub struct Sealing<'a> {
@@ -53,7 +53,7 @@ impl<'a> Sealing<'a> {
         Some(Self { objects, class, begun, is_copied: false })
     }
 
-    /// Returns the number.
+    /// Returns the number of the zspage.
     pub fn zspage(&self) -> u32 {
         self.begun.zspage
     }
@@ -71,7 +71,8 @@ impl<'a> Sealing<'a> {
         assert!(nth < self.begun.pages, "page {nth} of {}", self.begun.pages);
         let pages = &self.objects.memory.pages;
         let (start, len) = (pages.start_of(self.begun.page + nth), pages.page_bytes() as usize);
-        // SAFETY: until this is dropped, the pages are present, not written and not given back.
+        // SAFETY: until this `Sealing` is dropped, the pages are present, not written and not given
+        // back.
         unsafe { pages.frames().bytes(start, len) }
     }
 
@@ -106,7 +107,6 @@ impl<'a> Iterator for ToSeal<'a> {
             }
             let class = staging.next_class.load(Ordering::Relaxed) as u32 % CLASSES_MAX;
             let found = Sealing::begin(&staging.pool.objects, class, self.fullness);
-            // Takes all full zspages of a class in a row, but others one per class.
             if found.is_none() || self.fullness == Fullness::Fullest {
                 staging.next_class.store((class + 1).into(), Ordering::Relaxed);
             }
@@ -145,23 +145,23 @@ impl Staging {
         self.pool.objects.classes.all().map(|class| class.lock().counts.objects).sum()
     }
 
-    /// Returns a number above all that zspages can get.
+    /// Returns a number above all numbers that zspages can get.
     pub fn zspages_max(&self) -> usize {
         self.pool.objects.memory.zspages.most()
     }
 
-    /// Returns a number above all that zspages have now.
+    /// Returns a number above all numbers that zspages have now.
     pub fn zspages_end(&self) -> u32 {
         self.pool.objects.memory.zspages.made().1
     }
 
-    /// Returns true if the zspage is in lent pages.
+    /// Returns true if the zspage is sealed.
     pub fn is_sealed(&self, zspage: u32) -> bool {
         self.pool.objects.memory.zspages.about(zspage).is_sealed
     }
 
-    /// Finds zspages to seal, full ones of any class first, until `enough` pages are in ordinary
-    /// memory.
+    /// Finds zspages to seal, full ones of any class first, until at most `enough` pages are in
+    /// ordinary memory.
     pub fn to_seal(&self, enough: u64) -> ToSeal<'_> {
         ToSeal { staging: self, enough, fullness: Fullness::Full, without: 0 }
     }
@@ -171,7 +171,7 @@ impl Staging {
         self.pool.objects.memory.pages.trim(&self.pool.objects.memory.account);
     }
 
-    /// Frees what readers have left.
+    /// Frees slots and pages without readers.
     pub fn settle(&self) {
         self.pool.objects.settle();
     }
@@ -188,8 +188,8 @@ impl Staging {
         memory.zspages.drop_number(&memory.account, zspage);
     }
 
-    /// Ends the objects with bytes in `pages`, a bit mask, if `is_same` returns true under the
-    /// class's lock. Returns their number.
+    /// Removes objects with bytes in the zspage's `pages`, a bit mask, if `is_same` returns true
+    /// under the class's lock. Returns their number.
     pub fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
         let Objects { memory, .. } = &self.pool.objects;
         let lose = |state: &mut ClassState| match is_same() {
@@ -199,8 +199,8 @@ impl Staging {
         self.pool.objects.evict_by(zspage, lose)
     }
 
-    /// Returns index and use number of each object, if at most `quarters` quarters of the slots
-    /// ever used are in use.
+    /// Returns index and use number of each object of a sealed zspage, or nothing if more than
+    /// `quarters` quarters of its slots are in use.
     pub fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
         let Objects { memory, classes, .. } = &self.pool.objects;
         let class = classes.get(memory.zspages.about(zspage).class);
@@ -233,8 +233,8 @@ impl Staging {
         self.pool.objects.with_bytes(pinned, then)
     }
 
-    /// Moves a pinned object back to ordinary memory and ends the pin. Returns false if that
-    /// failed.
+    /// Moves a pinned object back to ordinary memory. Ends the pin in any case. Returns false on
+    /// failure.
     pub fn restore(&self, object: (u32, u32), pinned: &Pinned, stored: &[u8]) -> bool {
         self.pool.restore(object, pinned, stored)
     }

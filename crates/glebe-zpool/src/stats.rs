@@ -1,10 +1,6 @@
-//! [`Stats`] of a pool. These identities hold while no call is under way ([`Stats::check`]):
+//! [`Stats`] of a pool. [`Stats::check`] has identities that hold while no call runs.
 //!
-//! * `inserted = objects + removed + evicted`; a replace is an insert and a remove
-//! * `held_bytes = used_pages + kept_pages, in bytes, + metadata_bytes`
-//! * `inserted_stored_bytes <= inserted_bytes`
-//! * `stored_bytes <= slot_bytes <= used_pages + sealed_pages, in bytes`
-//! * totals are sums over the classes and the same-filled objects, which have no class
+//! A replace counts as an insert and a remove.
 
 use std::fmt::Write;
 
@@ -135,7 +131,7 @@ impl ClassStats {
         out
     }
 
-    /// Returns the class's line of that table.
+    /// Returns the class's line of the kernel's table.
     #[must_use]
     pub fn table_row(&self, number: u64) -> String {
         let mut out = format!("{number:>6} {:>5}", self.size.get());
@@ -223,15 +219,14 @@ impl Stats {
 }
 
 impl Stats {
-    /// Returns the kernel's waste: page bytes beyond those stored, per byte stored. Zero for an
-    /// empty pool.
+    /// Returns the page bytes beyond the stored bytes, per stored byte. Zero if no byte is stored.
     #[must_use]
     pub fn overhead_of_pages(&self) -> f64 {
         let pages = Pages::new(self.used_pages).bytes(page_size());
         self.beyond_stored(pages.get())
     }
 
-    /// Returns the bytes held beyond those stored, per byte stored. Zero for an empty pool.
+    /// Returns the held bytes beyond the stored bytes, per stored byte. Zero if no byte is stored.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         self.beyond_stored(self.held_bytes)
@@ -277,7 +272,7 @@ impl Stats {
         families(CLASS_PREFIX, page, &classes) + &openmetrics(PREFIX, page, &totals)
     }
 
-    /// Checks the identities, which hold while no call is under way.
+    /// Checks the identities, which hold while no call runs.
     ///
     /// # Errors
     /// The identity that does not hold.

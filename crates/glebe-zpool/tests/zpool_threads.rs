@@ -1,5 +1,5 @@
 //! Runs threads on one pool: each changes its own objects and reads all. The bytes of an object
-//! contain its number and follow from it. This reveals foreign bytes and mixtures.
+//! follow from its number and version, which reveals bytes of other objects and mixtures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -25,7 +25,7 @@ impl Rng {
     }
 }
 
-/// Makes number and version, then bytes that follow from both.
+/// Writes number and version to `buf`, then bytes that follow from both.
 fn bytes_of(whose: u64, version: u64, len: usize, buf: &mut Vec<u8>) {
     let tag = whose << 40 | version;
     buf.clear();
@@ -35,7 +35,7 @@ fn bytes_of(whose: u64, version: u64, len: usize, buf: &mut Vec<u8>) {
     );
 }
 
-/// Returns the object's number, and asserts that it is whole.
+/// Returns the object's number, and asserts that all its bytes are from one version.
 fn whose(bytes: &[u8]) -> u64 {
     let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let mut expected = Vec::new();

@@ -1,4 +1,5 @@
-//! A file cache on a reserve: reads this program's file twice, the second time from the cache.
+//! A file cache on a reserve reads up to 32 MiB of this program's file three times: without cached
+//! pages, from the cache, and after an invalidation.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,7 +25,7 @@ impl CachedFile {
         Ok(Self { file, object: meta.ino(), pool })
     }
 
-    /// Returns true if the page was cached. Pads it with zeros.
+    /// Reads a page of the file, padded with zeros. Returns true if the page was cached.
     fn read(&self, index: u64, page: &mut [u8]) -> Result<bool, Box<dyn std::error::Error>> {
         if self.pool.get(self.object, index, page)? {
             return Ok(true);
@@ -43,7 +44,6 @@ impl CachedFile {
         Ok(false)
     }
 
-    /// Drops the file's cached pages after a change of the file.
     fn invalidate(&self) -> Result<(), ReserveError> {
         self.pool.invalidate_object(self.object)
     }

@@ -1,4 +1,4 @@
-//! Lends promised memory to a cache until a device needs it.
+//! Lends promised memory to a cache until the promise is taken.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let promise = reserve.promise(Pages::new((run.get() / 2).max(1)))?;
     writeln!(out, "promised {} of {} pages", promise.pages().get(), run.get())?;
 
-    // The cache fills every page, including the promised run.
+    // Fills the cache, which also uses the promised run.
     let pool = reserve.page_cache().namespace("example")?;
     let page = vec![1; page_size().bytes().as_usize()];
     for index in 0..reserve.len().get() {

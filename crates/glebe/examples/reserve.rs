@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         pool.put(1, index, &page)?;
     }
 
-    // Without privileges only short runs are known; `any` accepts adjacent runs too.
+    // Without privileges only short runs are known; `any` accepts a block of several runs.
     let pages = Pages::new(8000);
     let mut block = reserve.alloc(Request::new(pages).any())?;
     block.bytes_mut()?.fill(0xa5);

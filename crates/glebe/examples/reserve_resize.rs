@@ -1,5 +1,5 @@
-//! A cache server's reserve grows and shrinks while it is full of cached pages. Arguments: MiB to
-//! add and remove, and `plain` or `hugetlb`.
+//! Three times grows a reserve, fills it with cached pages, and shrinks it. Arguments: MiB to add
+//! and remove, and `plain` or `hugetlb`.
 
 use std::io::Write;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Uses an idle reserve as a cache for a store of four times its budget: pages in the store's file
-//! stay in the reserve too, until first class takes it. Also measures the cost of encryption.
+//! Uses an idle reserve as a cache for the file of a store whose objects take four times its
+//! budget. The reserve keeps copies until first class takes the memory. Also measures encryption.
 
 use std::error::Error;
 use std::io::{stdout, Write};

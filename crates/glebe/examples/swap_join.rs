@@ -1,7 +1,7 @@
-//! A hash join of two tables whose partitions are four times a store's budget.
+//! A hash join of two tables that together take four times a store's budget.
 //!
 //! Both tables are cut by key into partitions, lists of objects in a [`Store`]. The join needs only
-//! two partitions in memory at a time.
+//! one partition of each table in memory at a time.
 
 use std::collections::HashMap;
 use std::io::{stdout, Write};
@@ -17,7 +17,7 @@ const CHUNK: usize = 4096;
 
 type Row = (u64, u64);
 
-/// Returns rows in no order. Each key occurs about twice.
+/// Returns rows in pseudo-random order. Each key occurs twice.
 fn table(seed: u64) -> impl Iterator<Item = Row> {
     (0..ROWS).map(move |row| ((row * 0x9e37_79b1 + seed) % (ROWS / 2), row ^ seed))
 }
@@ -77,7 +77,7 @@ fn join_in(store: &Store) -> Result<(Joined, Duration), SwapError> {
         let left_rows = left_pins.iter().flat_map(|pin| rows_of(pin));
         join(left_rows, right_pins.iter().flat_map(|pin| rows_of(pin)), &mut joined);
         drop((left_pins, right_pins));
-        // Their contents are never needed again.
+        // The contents of these objects are never needed again.
         left.iter().chain(right).try_for_each(|key| store.dead(*key))?;
     }
     Ok((joined, begin.elapsed()))

@@ -1,4 +1,4 @@
-//! Sorts more numbers than fit in memory, in a [`Region`].
+//! Sorts numbers in a [`Region`] whose budget is a quarter of their size.
 //!
 //! [`Region::resident`] keeps a run in memory while it is sorted. The merge reads pieces of runs by
 //! [`Region::read_at`].
@@ -13,12 +13,12 @@ use glebe::Bytes;
 
 const BUDGET: Bytes = Bytes::mib(8);
 const NUMBERS: u64 = 4 << 20;
-/// Leaves some of the budget to others.
+/// Half the budget, because other pages need some too.
 const RUN: Bytes = Bytes::mib(4);
 const PIECE: usize = 64 << 10;
 const WORD: u64 = size_of::<u64>() as u64;
 
-/// Returns numbers in no order (xorshift; Marsaglia 2003).
+/// Returns pseudo-random numbers (xorshift; Marsaglia 2003).
 fn numbers() -> impl Iterator<Item = u64> {
     let mut x = 0x2545_f491_4f6c_dd1d_u64;
     std::iter::repeat_with(move || {

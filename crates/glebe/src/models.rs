@@ -1,6 +1,6 @@
 //! Models of the loom checker run the library's own source on [model hardware](hardware).
 //!
-//! A model that must fail leaves out a part of a protocol, to show that the part is needed.
+//! A model that must fail leaves out a part of a protocol, which shows that the part is needed.
 
 pub(crate) mod hardware;
 mod lending;

@@ -1,8 +1,8 @@
 //! Tests recalls of pages from a tenant that stores into them without a pause.
 //!
-//! First class takes the tenant's only pages while the tenant copies on another processor from an
-//! uncached source. A copy that wrongly continues writes the last word of a page last. First class
-//! marks these words first, so that the error always shows.
+//! A first-class client takes the tenant's only pages while the tenant copies from a source larger
+//! than the caches. A copy that wrongly continues writes the last word of a page last, so the
+//! client marks the last words and checks them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,14 +16,12 @@ use glebe_testing::time::{slowed, storm};
 
 use glebe_testing::stressed::Stop;
 
-/// Pages that first class takes and returns.
 const LEFT: u64 = 8;
 /// Larger than the caches of a processor.
 const SOURCE_LEN: Bytes = Bytes::mib(64);
-/// Checks of a block. A copy that wrongly continues would finish between them.
+/// Checks of each block. A copy that wrongly continues would finish between two checks.
 const LOOKS: usize = 4;
 const USUAL: Duration = Duration::from_secs(1);
-/// Extra time for a recall.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn page_len() -> usize {
@@ -49,7 +47,8 @@ fn chase(writers: Option<Writers>) {
     thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| {
-            // Zeros would share one page in the kernel.
+            // Fills the source with another byte than zero, because the kernel would map one shared
+            // page for zeros.
             let bytes = vec![0x5a; SOURCE_LEN.as_usize()];
             let pages = bytes.chunks_exact(page_len()).cycle();
             for (index, page) in (0..).zip(pages) {
@@ -72,7 +71,7 @@ fn take_and_look(reserve: &Reserve) {
     let left = Request::new(Pages::new(LEFT)).any();
     let (begin, usual) = (Instant::now(), storm(USUAL));
     for number in 1_u64.. {
-        // On a busy machine the tenant may not have run before the last block.
+        // Waits for a recall, because on a busy machine the tenant may not run at once.
         let is_met = || reserve.stats().recalled > 0 || begin.elapsed() >= usual + slowed(PATIENCE);
         if begin.elapsed() >= usual && is_met() {
             break;

@@ -1,8 +1,7 @@
 //! Tests that a low limit of a memory cgroup causes an error and no kill.
 //!
 //! The test runs itself as a child in a new group, and there again as the user nobody, who cannot
-//! grow a pool of huge pages (which the group does not count). The library tests version 2 on a
-//! fixture tree.
+//! grow a pool of huge pages (which the group does not count).
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -23,7 +22,6 @@ const GROUP: &str = "GLEBE_TEST_CGROUP";
 const TEST: &str = "contig_cgroup::a_cgroup_limit_is_an_error_and_no_kill";
 const NOBODY: u32 = 65534;
 
-/// Requests that fit succeed; larger ones fail before the kernel kills.
 fn in_group(group: &Path) {
     enter(group);
     for source in [Source::Plain, Source::Thp] {
@@ -36,7 +34,7 @@ fn in_group(group: &Path) {
         let fits = Contig::options().source(Source::Plain).threads(threads).build(Bytes::mib(240));
         assert!(fits.is_ok(), "{fits:?}");
     }
-    // The request fits until the callback uses the room.
+    // The request fits until the callback allocates memory.
     let others = Arc::new(Mutex::new(Vec::new()));
     let taken = Arc::clone(&others);
     let crowd = move |_| {
@@ -52,7 +50,8 @@ fn in_group(group: &Path) {
         .build(Bytes::mib(240))
         .unwrap_err();
     assert!(matches!(error, Error::CgroupLimit { .. }), "{error}");
-    // The group counts page cache as used, but the kernel drops it on demand.
+    // The group counts page cache as used, but the kernel drops page cache on demand, so the
+    // request fits.
     drop(others);
     let scratch = Scratch::new("cgroup");
     let file = scratch.path().join("file");
@@ -69,7 +68,7 @@ fn in_group(group: &Path) {
     }
 }
 
-/// A reserve fits with its tables, and every byte is usable.
+/// Asserts that a reserve fits with its tables, and that every byte is usable.
 fn use_reserve() {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(240)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
@@ -104,7 +103,7 @@ fn a_cgroup_limit_is_an_error_and_no_kill() {
             return;
         }
     };
-    // Charges the program's pages to this group, not to the new one.
+    // Reads the program first, so that its page cache is charged to the parent's group.
     let _ = fs::read(std::env::current_exe().unwrap()).unwrap();
     let passed = child_of(TEST).env(GROUP, group.dir()).status().unwrap().success();
     assert_eq!(group.kills(), 0);

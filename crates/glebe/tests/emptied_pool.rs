@@ -1,5 +1,5 @@
-//! Tests reserves built while another process empties the pool: they use other memory, give the
-//! reason, and lack no page.
+//! Tests reserves built while a thread empties the hugetlb pool, as another process may. A reserve
+//! that uses other memory gives the reason, and no reserve lacks a page.
 #![allow(unsafe_code)] // Safety: mmap and munmap of pages that nothing refers to.
 
 use std::ptr;
@@ -20,7 +20,7 @@ const LEN: Bytes = Bytes::mib(16);
 const MAPS: u64 = 12;
 const TAKEN_MAX: usize = 32;
 
-/// A huge page, taken without the lock and never touched.
+/// A huge page that mmap takes without the pool lock, never touched.
 struct Taken(*mut libc::c_void);
 
 impl Taken {
@@ -42,7 +42,6 @@ impl Drop for Taken {
     }
 }
 
-/// Returns how often the pool had pages to take.
 fn empty_pool_until(stop: &AtomicBool) -> u64 {
     let mut times = 0;
     while !stop.load(Ordering::Relaxed) {

@@ -17,7 +17,7 @@ fn no_example_panics_in_a_closed_pipe() {
     let built = own.ancestors().nth(2).unwrap().join("examples");
     let left = Mutex::new(sources());
     let next = || left.lock().unwrap().pop();
-    // Most examples only wait.
+    // Runs several examples at once, because most only wait.
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
@@ -29,7 +29,6 @@ fn no_example_panics_in_a_closed_pipe() {
     });
 }
 
-/// Returns the examples of all crates.
 fn sources() -> Vec<PathBuf> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let folders = fs::read_dir(crates).unwrap().map(|each| each.unwrap().path().join("examples"));
@@ -44,7 +43,7 @@ fn sources() -> Vec<PathBuf> {
 fn ends_without_a_reader(source: &Path, built: &Path) {
     let name = source.file_stem().unwrap();
     let program = built.join(name);
-    // A run of only this test builds no examples.
+    // Skips missing or old examples, because a run of only this test builds none.
     let age = |path: &Path| path.metadata().and_then(|of| of.modified()).ok();
     if age(&program) < age(source) {
         return println!("skipped: {} is not built, or before its source", program.display());

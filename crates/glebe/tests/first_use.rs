@@ -1,7 +1,7 @@
-//! Tests a fork during another thread's first use of the library. The child never waits for that
-//! thread, which it lacks.
+//! Tests a fork during another thread's first use of the library. The child must not wait for that
+//! thread, which does not run in the child.
 //!
-//! Each try runs in a fresh process, forked from one without a first use.
+//! Each try runs in a fresh process, forked from a process that never used the library.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,11 +14,11 @@ use glebe::volatile::{Priority, Region};
 
 use glebe_testing::stressed::{in_child, ChildEnd};
 
-/// The first use takes about ten milliseconds, over which the forks are spread.
+/// Number of forks, spread over 24 ms. The first use takes about 10 ms.
 const TRIES: u32 = 80;
 const STEP: Duration = Duration::from_micros(300);
 
-/// Calls `begins`, then makes each part with process-wide state.
+/// Makes parts of the library that have process-wide state.
 fn use_first(begins: impl FnOnce()) -> bool {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
     begins();
@@ -40,7 +40,7 @@ fn a_child_of_the_first_use_makes_its_own() {
     );
 }
 
-/// Returns true if `body` returns true, in time, in a child.
+/// Returns true if `body` returns true in a child, before a time limit.
 fn says(body: impl FnOnce() -> bool) -> bool {
     in_child(|| u8::from(!body())) == ChildEnd::Exit(0)
 }

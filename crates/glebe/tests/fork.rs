@@ -50,14 +50,13 @@ impl Handles {
         block.bytes_mut().unwrap().fill(0xa5);
         let promise = reserve.promise(ONE).unwrap();
         assert_eq!(pool.put(1, 1, &page(7)).unwrap(), Put::Stored);
-        // More than the staging area holds, so some are lent.
+        // Inserts more objects than the staging area holds, so some are on lent pages.
         let objects = reserve.object_pool().staging(Bytes::new(1)).codec(Codec::None);
         let objects = objects.build().unwrap();
         let handles: Vec<Handle> = (0..300).map(|_| objects.insert(&[9; 1500]).unwrap()).collect();
         Self { reserve, pool, block, promise, objects, object: handles[0] }
     }
 
-    /// Returns 0, or the number of the first call that was not refused.
     fn number_not_refused(self) -> u8 {
         let Self { reserve, pool, mut block, promise, objects, object } = self;
         let mut buf = page(0);
@@ -198,7 +197,7 @@ fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
     };
     let mut inherited = Some(Handles::of(contig, None));
     assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), ChildEnd::Exit(0));
-    // Others may use the pool, but cannot shrink it below the pages mapped here.
+    // Other processes may use the pool, but cannot shrink it below the pages mapped here.
     let pages = LEN.get() / Bytes::mib(2).get();
     assert!(pool_pages().is_some_and(|all| all >= pages), "{:?} pages", pool_pages());
     inherited.take().unwrap().assert_whole();

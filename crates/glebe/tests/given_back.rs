@@ -2,11 +2,11 @@
 //! or a few seconds during a search, without a call of the library.
 //!
 //! The tests compare the pool's persistent, idle and total pages, and repeat their steps if another
-//! program changes these. Each test runs alone and takes a turn at the pool, because any call of
-//! the library would mend what a killed process left.
+//! program changes these. Each test runs alone and locks the pool against other tests, because any
+//! call of the library would repair what a killed process left.
 //!
 //! # Safety
-//! fork, in a process that runs one test; the child waits.
+//! fork is called in a process that runs one test; the child only waits.
 #![allow(unsafe_code)]
 
 use std::io::{BufRead, BufReader};
@@ -25,19 +25,18 @@ use glebe_testing::turn::{Turn, POOL};
 
 const KIND: &str = "GLEBE_TEST_KIND";
 const PAGES: &str = "GLEBE_TEST_PAGES";
-/// Pages of a holder beyond the idle ones.
+/// Pages that a holder (a child) takes in addition to the idle pages.
 const BEYOND: u64 = 32;
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 8;
 
-/// Open until the tests end.
+/// The holders' standard inputs, open until the tests end.
 static STDINS: Mutex<Vec<ChildStdin>> = Mutex::new(Vec::new());
 
 fn size() -> PageSize {
     PageSize::new(2 << 20).unwrap()
 }
 
-/// Returns the pool and a turn, unless this process cannot change the pool.
 fn pool() -> Option<(Pool, Turn)> {
     let pool = Pool::of(size()).filter(Pool::is_writable);
     if pool.is_none() {
@@ -46,17 +45,15 @@ fn pool() -> Option<(Pool, Turn)> {
     Some((pool?, Turn::alone(POOL)?))
 }
 
-/// Returns persistent, idle and total pages.
 fn now(pool: &Pool) -> (u64, u64, u64) {
     let counts = pool.counts().unwrap();
     (counts.persistent(), counts.available(), counts.total)
 }
 
-/// A process that holds memory, killed when dropped.
 struct Holder(Child);
 
 impl Holder {
-    /// Waits until the holder is about to allocate. Returns its further output.
+    /// Starts a holder, and waits until it is about to allocate.
     fn start(mut command: Command, kind: &str) -> (Self, impl Iterator<Item = String>) {
         let pages = Pool::of(size()).unwrap().counts().unwrap().available() + BEYOND;
         let command = command.env(KIND, kind).env(PAGES, pages.to_string());
@@ -64,7 +61,7 @@ impl Holder {
         STDINS.lock().unwrap().extend(child.stdin.take());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
-        // The harness prints the test's name on this line.
+        // The harness prints the test's name on the same line.
         assert!(lines.any(|line| line.ends_with("ready")), "a child that gets ready");
         (Self(child), lines)
     }
@@ -105,7 +102,7 @@ fn hold() -> ! {
     }
 }
 
-/// The child never calls the library and lives until its standard input ends.
+/// Forks a child that never calls the library and lives until its standard input ends.
 fn live_on_in_a_child() {
     let mut byte = 0_u8;
     // SAFETY: the child makes system calls only, and reads into a local.
@@ -122,15 +119,14 @@ fn drop_never<T>(memory: T) {
     std::mem::forget(memory);
 }
 
-/// Returns the kills of each kind, spread over a process's life: half of `GLEBE_TEST_KILLS`, by
-/// default 20, or 50 in long runs.
+/// Returns the number of kills of each kind.
 fn moments() -> u32 {
     let usual = if is_long() { 50 } else { 20 };
     std::env::var("GLEBE_TEST_KILLS").map_or(usual, |kills| kills.parse::<u32>().unwrap() / 2)
 }
 
-/// Asserts that the pool recovers within a second of `life`, and the surplus limit by the next
-/// lock.
+/// Asserts that after `life` the pool's counts return within a second, and the surplus limit by the
+/// next lock.
 fn is_given_back(pool: &Pool, life: impl FnMut()) {
     is_given_back_within(GIVEN_BACK, pool, life);
 }
@@ -164,7 +160,7 @@ fn kills_at_any_moment_of_a_call_leave_nothing() {
     }
     let Some((pool, _turn)) = pool() else { return };
     let child = || child_of("given_back::kills_at_any_moment_of_a_call_leave_nothing");
-    // A search grows the pool by all free pages; the kernel takes back about 5000 a second.
+    // A search grows the pool by many pages, and the kernel takes back only about 5000 a second.
     for (kind, patience) in [("private", GIVEN_BACK), ("run", 5 * GIVEN_BACK)] {
         let begin = Instant::now();
         let _ = Holder::with_memory(child(), kind);
@@ -172,7 +168,7 @@ fn kills_at_any_moment_of_a_call_leave_nothing() {
         for n in 0..moments() {
             is_given_back_within(patience, &pool, || {
                 let (holder, _lines) = Holder::start(child(), kind);
-                // Half of the kills hit the call.
+                // About half of the kills hit the call.
                 thread::sleep(2 * call * n / moments());
                 drop(holder);
             });

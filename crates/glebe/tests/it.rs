@@ -1,11 +1,9 @@
-//! Tests the library through its public interface, as one program, because each program links the
-//! whole library. A new file needs a `mod` line below.
+//! All tests are one program, because each test program links the whole library.
 //!
 //! Tests may run side by side in one process. A test that counts or changes process-wide state, or
-//! that forks, must begin with `glebe_testing::alone!()`: a child inherits every lock that another
-//! test holds.
+//! that forks, must begin with `glebe_testing::alone!()`, because a child inherits every lock that
+//! another test holds.
 
-// Shared by the tests.
 mod node_pool;
 
 mod address_space;

@@ -1,7 +1,7 @@
 //! Tests that a module uses only modules of lower layers.
 //!
 //! The crate root lists the layers (`// L0: ...` lines above the `mod` lines). Modules of the
-//! lowest layer may use each other. The order also binds test code.
+//! lowest layer may use each other. The order also applies to test code.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Other crates that the root shows as modules. Cargo checks the arrows between crates.
+/// Crates that the root re-exports as modules. Cargo checks the order of crates.
 const CRATES: [&str; 5] = ["contig", "free_tree", "vmap", "volatile", "zpool"];
 
 type Layers = BTreeMap<String, u32>;
@@ -33,7 +33,7 @@ fn layers_of(root: &str) -> Layers {
     layers
 }
 
-/// Splits `source` into words, `::` and single marks, without comments and literals.
+/// Splits `source` into words, `::` and single characters, without comments and literals.
 fn tokens(source: &str) -> Vec<&str> {
     let mut out = Vec::new();
     let mut rest = source;
@@ -81,7 +81,6 @@ fn comment_len(rest: &str) -> Option<usize> {
     Some(at)
 }
 
-/// Returns the length of the string or character at the start; a lifetime is neither.
 fn literal_len(rest: &str) -> Option<usize> {
     if let Some(raw) = ["br", "cr", "r"].iter().find_map(|prefix| rest.strip_prefix(prefix)) {
         let hashes = raw.len() - raw.trim_start_matches('#').len();
@@ -178,7 +177,6 @@ fn heads<'a>(tokens: &[&'a str], i: usize) -> Vec<&'a str> {
     names
 }
 
-/// Returns a sentence for each use that breaks the order.
 fn violations(layers: &Layers, module: &str, depth: usize, source: &str) -> Vec<String> {
     let Some(&own) = layers.get(module) else {
         return vec![format!("{module} is not in the crate root's layer list")];
@@ -208,10 +206,9 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Folders that tests of other crates use.
 const OF_OTHERS: [&str; 2] = ["scratch", "tools"];
 
-/// Tests that each file is built: Cargo does not search this folder for test programs.
+/// Tests that each file is built, because Cargo does not search this folder for test programs.
 #[test]
 fn each_file_of_tests_is_a_program_or_a_module_of_one() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));

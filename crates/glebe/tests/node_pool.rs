@@ -11,14 +11,13 @@ use glebe_testing::turn::POOL;
 
 const BLOCKS: &str = "/sys/devices/system/memory";
 
-/// Idle pages added to a node, removed when dropped.
+/// Idle pages added to a node. A drop removes them.
 pub struct Idle {
     file: PathBuf,
     before: u64,
 }
 
 impl Idle {
-    /// Returns `None`, and prints the reason, if the pool is in use or the kernel lacks pages.
     pub fn on(node: Node, pages: u64) -> Option<Self> {
         let _lock = PoolLock::acquire().unwrap();
         let whole = Path::new(POOL);
@@ -47,7 +46,6 @@ impl Drop for Idle {
     }
 }
 
-/// Returns total, free and surplus pages.
 pub fn counts(node: Node) -> [u64; 3] {
     ["nr_hugepages", "free_hugepages", "surplus_hugepages"].map(|name| count(&dir(node), name))
 }
@@ -61,7 +59,6 @@ fn count(dir: &Path, name: &str) -> u64 {
     fs::read_to_string(dir.join(name)).unwrap().trim().parse().unwrap()
 }
 
-/// Returns true if `node` has the frame; a single node has all.
 pub fn is_on(frame: u64, node: Node) -> bool {
     if numa::online().len() == 1 {
         return true;
@@ -72,7 +69,6 @@ pub fn is_on(frame: u64, node: Node) -> bool {
     Path::new(BLOCKS).join(format!("memory{block}/node{}", node.0)).exists()
 }
 
-/// Returns true if `node` has all frames.
 pub fn is_all_on(memory: &Contig, node: Node) -> bool {
     memory.runs().iter().all(|run| {
         let first = run.pfn.unwrap().get();
@@ -80,7 +76,6 @@ pub fn is_all_on(memory: &Contig, node: Node) -> bool {
     })
 }
 
-/// Returns the nodes if the machine has several.
 pub fn several() -> Option<Vec<Node>> {
     let nodes = numa::online();
     if nodes.len() < 2 {

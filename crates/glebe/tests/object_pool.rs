@@ -1,5 +1,5 @@
-//! Tests a pool on lent pages under threads, while first class overwrites the pages that it takes.
-//! A read returns the bytes put, or the object is lost.
+//! Tests an object pool on lent pages in several threads, while blocks take pages back and are
+//! overwritten. A read returns the bytes put, or the object is lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -11,10 +11,8 @@ use glebe_testing::time::is_long;
 
 const LEN: Bytes = Bytes::mib(8);
 const OBJECTS: usize = 512;
-/// `GLEBE_LONG` doubles this.
 const ROUNDS: u64 = 20_000;
 
-/// Content and length follow from `seed`.
 fn bytes_of(seed: u64) -> Vec<u8> {
     let words = 20 + (seed.wrapping_mul(0x9e37_79b9) >> 7) as usize % 230;
     let word = |at: usize| (seed ^ (at as u64) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -95,7 +93,7 @@ fn run(writers: Writers, codec: Codec, on_recall: OnRecall) {
     pool.stats().check().unwrap();
     reserve.stats().check().unwrap();
     drop(pool);
-    // Dropping the pool did not free pages of granules that first class had closed.
+    // The drop of the pool must not have freed pages that blocks took back before.
     let all = reserve.alloc(Request::new(reserve.len()).any()).unwrap();
     assert_eq!(reserve.stats().live, Pages::ZERO);
     drop(all);

@@ -1,5 +1,4 @@
-//! Runs random programs of calls on a pool on lent pages, with recalls in between, as a fuzz target
-//! does.
+//! Runs random programs of calls on a pool on lent pages, with recalls in between.
 
 mod program;
 

@@ -2,7 +2,7 @@
 //! never calls glebe, and lives on.
 //!
 //! # Safety
-//! fork, a raw clone, waitpid, kill; the children sleep, or drop what they inherited.
+//! The children of fork and of a raw clone only sleep, or drop what they inherited.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -32,7 +32,6 @@ fn present(file: &File) -> Bytes {
     Bytes::new(file.metadata().unwrap().blocks() * 512)
 }
 
-/// A sleeping child, killed when dropped.
 struct Sleeper(libc::pid_t);
 
 impl Sleeper {
@@ -75,7 +74,8 @@ impl Drop for Sleeper {
     }
 }
 
-/// Asserts that the file of `make`'s result has pages, and none after a drop while children live.
+/// Asserts that the file of `make`'s result has pages, and has none after a drop, although children
+/// live on.
 fn goes<T, E: std::fmt::Display>(make: impl FnOnce() -> Result<T, E>) {
     let before = files();
     let made = match make() {

@@ -1,9 +1,8 @@
-//! Tests processes that change the pool at once, have calls refused, and are killed: the pool keeps
-//! its number of pages.
+//! Tests that the hugetlb pool keeps its number of pages while processes change it, have calls
+//! refused, and are killed.
 //!
-//! Calls are refused only with the feature `faults`, in a second round. A child's seed determines
-//! its calls. The test takes the only turn at the pool: others could find its pages in use and keep
-//! them.
+//! Calls are refused only with the feature `faults`, in a second round. The test locks the pool for
+//! itself, because other tests could take and keep pages.
 
 use std::process::{Child, Stdio};
 use std::thread;
@@ -19,10 +18,8 @@ use glebe_testing::turn::{Turn, POOL};
 
 const TEST: &str = "pool_stress::processes_beside_each_other_leave_the_pool_as_it_was";
 const SEED: &str = "GLEBE_TEST_SEED";
-/// Set if the child's calls are refused.
 const REFUSED: &str = "GLEBE_TEST_REFUSED";
 const CHILDREN: u64 = 2;
-/// `GLEBE_LONG` doubles this.
 const KILLS: u64 = 6;
 
 /// xorshift64*. Its upper bits are good.
@@ -69,7 +66,7 @@ fn grow_and_shrink(seed: u64) -> ! {
     }
 }
 
-/// Makes one of the next calls fail, two thirds of the time.
+/// Makes one of the next 120 calls fail, perhaps with later calls; one time in three, none.
 #[cfg(feature = "faults")]
 fn refuse_one(random: &mut Random) {
     use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};

@@ -1,7 +1,6 @@
-//! Tests that [`Gauge::look`] never allocates or frees, because an allocator waits for it.
+//! Tests that [`Gauge::look`] never allocates or frees, because an allocator calls it.
 //!
-//! This program's allocator counts each thread's calls. Gauges look at fixture trees, the machine,
-//! removed groups and failing calls.
+//! This program's allocator counts each thread's calls.
 //!
 //! # Safety
 //! The allocator passes every call on to the system's.
@@ -53,7 +52,6 @@ const FREE: Free =
 const LIMIT: Bytes = Bytes::mib(96);
 const LESS: Bytes = Bytes::mib(48);
 
-/// Asserts that the look did not call the allocator.
 fn look(gauge: &mut Gauge) -> Reading {
     let before = CALLS.get();
     let reading = gauge.look(FREE);
@@ -86,7 +84,6 @@ fn calm_short_crowded_stale_or_blind() {
     gauge.find().unwrap();
     assert!(look(&mut gauge).crowded > Bytes::ZERO);
 
-    // Texts without a number, and an empty file.
     for text in ["a thing of more than twenty-four letters, é", "\u{1f600}", ""] {
         tree.set("sys/fs/cgroup/a/memory.current", text);
         let reading = look(&mut gauge);
@@ -130,7 +127,7 @@ fn in_a_group_that_is_removed() {
     assert_ne!(ended, InsideEnd::Killed);
 }
 
-/// A fault applies to the whole process.
+/// Runs alone, because a fault applies to the whole process.
 #[cfg(feature = "faults")]
 #[test]
 fn when_calls_fail() {

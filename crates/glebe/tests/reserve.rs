@@ -11,7 +11,8 @@ use glebe_testing::time::wait_until;
 
 const ONE: Pages = Pages::new(1);
 
-/// Frames may be hidden or scattered, so tests request blocks with `any`.
+/// Returns a reserve of ordinary memory, whose frames may be scattered, so tests request `any`
+/// blocks.
 fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
     let contig = Contig::options().source(Source::Plain).build(len).expect("ordinary memory");
     let builder = Reserve::options();
@@ -22,7 +23,6 @@ fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
     builder.build_on(contig).expect("a whole number of granules")
 }
 
-/// Returns a reserve with long runs, or `None` if the machine refuses.
 fn long_runs(len: Bytes) -> Option<Reserve> {
     match Contig::options().source(Source::Thp).build(len) {
         Ok(contig) => {
@@ -227,7 +227,7 @@ fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
     let reserve = reserve(Bytes::mib(8), None);
     let promise = reserve.promise(ONE).unwrap();
     let pool = fill(&reserve);
-    // A page displaces another if its index bucket is full, so a page of the reserve may be idle.
+    // A put into a full index bucket displaces a page, so some pages may still be idle.
     for index in reserve.len().get()..2 * reserve.len().get() {
         if reserve.stats().live == reserve.len() {
             break;
@@ -336,8 +336,8 @@ fn pages_given_back_are_used_before_any_is_evicted() {
         let stats = reserve.stats();
         (stats.live, stats.evicted) == (reserve.len(), 0)
     };
-    // Keys hash anew in each reserve: one in 75 has full buckets and evicts a page. A free page
-    // that puts pass over would cause evictions in all.
+    // Each reserve hashes keys differently. About one in 75 has a full bucket and evicts a page. If
+    // puts missed free pages, all would evict.
     assert!((0..8).any(|_| once()));
 }
 
@@ -349,7 +349,8 @@ fn pages_given_back_that_are_in_use_again_hinder_no_put() {
         for _ in 0..200 {
             drop(any(&reserve, 1).unwrap());
         }
-        // The thread remembers the last few of these pages; the clock hand finds the others.
+        // The thread remembers the last few of these pages; the clock algorithm finds the other
+        // pages.
         let last = reserve.len().get();
         (0..100).for_each(|nth| {
             pool.invalidate_page(1, nth).unwrap();

@@ -40,7 +40,6 @@ fn any(pages: u64) -> Request {
     Request::new(Pages::new(pages)).any()
 }
 
-/// Returns the bytes present in the reserve's room, with hugetlb pages, as the kernel counts them.
 fn resident(reserve: &Reserve) -> Bytes {
     let base = reserve.contig().mapping().addr();
     let room = base..base + reserve.room().as_usize();
@@ -66,7 +65,6 @@ fn assert_kept(reserve: &Reserve) {
     assert_eq!(resident(reserve), reserve.len().bytes(page_size()));
 }
 
-/// Fills the reserve with cache pages. Returns the number of keys found.
 fn fill(reserve: &Reserve) -> u64 {
     let pool = reserve.page_cache().namespace("fill").unwrap();
     let all = reserve.len().get();
@@ -253,7 +251,7 @@ fn pages_of_a_pool_come_for_it_and_go_with_it() {
         let used = |name| i128::from(of_pool(name));
         let before = used("nr_hugepages") - used("free_hugepages");
         reserve.shrink(Bytes::mib(42)).unwrap();
-        // Others may use the pool; only the count of this process is exact.
+        // Other processes may use the pool, so only this process's count is exact.
         println!("{before} pages in use, then {}", used("nr_hugepages") - used("free_hugepages"));
         assert_eq!(mib(made - huge()), GRANULE);
         assert_kept(&reserve);
@@ -293,7 +291,7 @@ fn runs_are_those_of_the_memory_that_is_there() {
     assert_eq!(block.locate(block.pages().bytes(page_size())).unwrap(), None);
 }
 
-/// The words identify the block, so that a page shared with another block shows.
+/// Fills a block with words that identify it, so that a page shared with another block is noticed.
 fn poison(block: &mut Block, seed: u64) {
     for (at, word) in block.bytes_mut().unwrap().chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(&(seed ^ at as u64).to_ne_bytes());
@@ -377,7 +375,7 @@ fn stress(writers: Writers) {
     let (hits, resized) = (hits.into_inner(), resized.into_inner());
     println!("{writers}: {resized} changes, {hits} hits, {} pages at the end", reserve.len());
     assert!(hits > 100 && resized > 4);
-    // The zeroing thread may still work.
+    // The zeroing thread may still work, so the statistics may not add up at once.
     let mut stats = reserve.stats();
     wait_until("the statistics add up", Duration::from_secs(20), || {
         stats = reserve.stats();
@@ -385,7 +383,7 @@ fn stress(writers: Writers) {
     });
     assert_eq!((stats.total, stats.held), (reserve.len(), Pages::ZERO));
     assert_kept(&reserve);
-    // No memory is lost: all but a granule can leave, and the room can be filled.
+    // No memory is lost: `shrink` can remove all but a granule, and `grow` can fill the `room`.
     reserve.shrink(reserve.len().bytes(page_size()) - GRANULE).unwrap();
     reserve.grow(room - GRANULE).unwrap();
     let all = reserve.alloc(any(pages(room))).unwrap();
@@ -404,7 +402,8 @@ fn under_load_no_byte_is_wrong_with_counted_writers() {
     stress(Writers::Counted);
 }
 
-/// Readers copy from pages that leave and return. They must not crash or read other bytes.
+/// Readers copy from pages that `shrink` removes and `grow` adds again. They must not crash or read
+/// other bytes.
 #[test]
 fn readers_live_while_the_memory_under_them_goes() {
     let reserve = reserve(Bytes::mib(8), Bytes::mib(2));

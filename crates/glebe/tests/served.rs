@@ -87,7 +87,7 @@ fn who_asks_wrongly_or_leaves_does_not_end_the_service() {
 fn a_socket_left_behind_is_passed_over_and_its_name_used_again() {
     glebe_testing::alone!();
     let scratch = Scratch::new("stale");
-    // Covers every number that may come next.
+    // Leaves a socket under each number that the next reserve is likely to get.
     for number in 0..200 {
         let name = format!("{}.{number}.sock", std::process::id());
         drop(UnixListener::bind(scratch.path().join(name)).unwrap());
@@ -160,7 +160,7 @@ fn what_is_no_answer_is_an_error() {
                 assert!(stream.read(&mut request).unwrap() > 0);
                 stream.write_all(lie).unwrap();
             }
-            // The last one never answers.
+            // The last request gets no answer.
             let (mut stream, _) = listener.accept().unwrap();
             stream.read_to_end(&mut Vec::new()).unwrap();
         });

@@ -1,10 +1,9 @@
-//! Stops a tenant in the middle of a put, and tests what first class does meanwhile and the tenant
-//! afterwards.
+//! Tests allocations while a tenant is stopped in the middle of a put, and then the put.
 //!
 //! The put reads a page whose second half is unreadable. The fault's handler holds the writer until
-//! the test releases it, and then makes that half readable. Order, not time, proves that first
-//! class did not wait: it returned while the writer was held. The handler is per process, so each
-//! test has its own process.
+//! the test releases it, and then makes that half readable. Order, not time, proves that an
+//! allocation did not wait: it returned while the writer was held. The handler is per process, so
+//! each test has its own process.
 #![allow(unsafe_code)] // Safety: mmap, mprotect and a signal handler; each block says why.
 
 use std::ptr;
@@ -33,7 +32,6 @@ fn page_len() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Holds a thread that touches the unreadable half.
 extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel's `info` is valid; handlers may make these calls.
     unsafe {
@@ -143,7 +141,6 @@ impl Drop for Released {
     }
 }
 
-/// Runs `body` while a writer is held in a put.
 fn while_held<T>(pool: &Namespace, body: impl FnOnce() -> T) -> (Put, T) {
     while_held_by(&Trap::set(), pool, body)
 }
@@ -218,7 +215,7 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
             return;
         }
         let pool = reserve.page_cache().namespace("stopped").unwrap();
-        // Tenants and `shrink` use the top first.
+        // Tenants and `shrink` use the highest pages first, so `shrink` removes the writer's page.
         let (put, block) = while_held(&pool, || {
             assert_eq!(reserve.shrink(granule).unwrap().len, granule);
             assert_writer_is_held();
@@ -230,7 +227,7 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
         });
         assert_eq!(reserve.stats().recalled, 1, "the writer was elsewhere");
         assert_untouched(&block);
-        // Without the block, the put uses a page below.
+        // Unless a block takes all memory, the put uses another page.
         assert_eq!(put == Put::Stored, !comes_again, "{put:?}");
         assert_found(&pool, put);
         drop(block);
@@ -245,7 +242,7 @@ fn small_blocks_are_taken_from_under_a_stopped_writer() {
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let (put, blocks) = while_held(&pool, || {
         let mut blocks = Vec::new();
-        // Takes sevens first, then single pages; one block then has the writer's page.
+        // Takes blocks of seven pages, then single pages; one block then has the writer's page.
         while let Ok(block) = reserve.alloc(any(7)) {
             blocks.push(poisoned(block));
         }
@@ -271,7 +268,7 @@ fn a_stopped_writer_beside_a_block_puts_its_page_elsewhere() {
     let Some(reserve) = restartable() else { return };
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let granule = reserve.len().get() / GRANULES;
-    // Tenants use the top first, so the page is beside this block.
+    // Tenants use the highest pages first, so this block does not include the writer's page.
     let (put, block) = while_held(&pool, || {
         let block = reserve.alloc(any(granule + granule / 2)).unwrap();
         assert_writer_is_held();
@@ -293,7 +290,7 @@ fn counted_writers_are_passed_by_or_reported() {
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let granule = reserve.len().get() / 3;
     let mut held: Vec<_> = (0..3).map(|_| reserve.alloc(any(granule)).unwrap()).collect();
-    // The writer can only use this granule.
+    // Leaves the writer only this granule.
     drop(held.remove(1));
     let (put, block) = while_held(&pool, || {
         drop(held.remove(1));
@@ -330,7 +327,8 @@ fn first_class_waits_for_a_counted_writer_where_nothing_else_is_free() {
         };
         let (put, taken) = while_held_by(&trap, &pool, || {
             let taken = thread::spawn(take);
-            // A waiting allocation keeps tenants out, which 100 refusals show.
+            // A waiting allocation keeps tenants out, so 100 refused puts in a row show that it
+            // waits.
             let mut refused = 0;
             while refused < 100 {
                 let put = pool.put(2, refused, &vec![1; page_len()]).unwrap();

@@ -1,9 +1,8 @@
-//! Stresses the reserve: writers and readers of the page cache, first class, and forks.
+//! Stresses the reserve: writers and readers of the page cache, owners of blocks, and forks.
 //!
 //! The words of a page follow from its key and version, and the words of a block from its number.
 //! This reveals stray and torn stores. Each key has one writer, which publishes the least version
-//! that may still be found. This reveals stale pages. `GLEBE_STRESS_SECONDS` sets the duration of a
-//! load.
+//! that may still be found. This reveals stale pages.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -23,17 +22,15 @@ use glebe_testing::stressed::{in_child, page_buffer, ChildEnd, Random, Stop};
 const WRITERS: u64 = 4;
 const READERS: u64 = 2;
 const OWNERS: u64 = 2;
-/// More keys than pages, so that pages are evicted.
+/// Keys of each writer. There are more keys than pages, so that pages are evicted.
 const KEYS_EACH: u64 = 1 << 14;
 const KEYS_OF_OBJECT: u64 = 1 << 8;
-/// Keys that get half of the puts and gets.
 const KEYS_HOT: u64 = 64;
-/// Most pages of a block. One load's blocks span many granules, the other's touch only edges.
+/// Most pages of a block, for two loads: large blocks span many granules, small blocks at most two.
 const BLOCK_PAGES_LARGE: u64 = 5000;
 const BLOCK_PAGES_SMALL: u64 = 150;
 const KEPT_PAGES: u64 = 64;
 const HOLD_MAX: Duration = Duration::from_millis(3);
-/// Pages to keep zeroed.
 const ZERO_AHEAD: Pages = Pages::new(1024);
 const USUAL: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,7 +41,8 @@ fn key(random: &mut Random) -> u64 {
     random.below(end)
 }
 
-/// Returns a word of a block or page. Its seed is the number, or key and version.
+/// Returns a word of a block or page. The seed is the block's number, or the page's key and
+/// version.
 fn word(seed: u64, at: usize) -> u64 {
     (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed.rotate_left(17)
 }
@@ -60,7 +58,6 @@ fn first_wrong(bytes: &[u8], seed: u64) -> Option<usize> {
     bytes.chunks_exact(8).enumerate().position(wrong)
 }
 
-/// Writes key, version, and words that follow from both.
 fn write_page(bytes: &mut [u8], key: u64, version: u64) {
     let (head, body) = bytes.split_at_mut(16);
     head[..8].copy_from_slice(&key.to_ne_bytes());
@@ -92,7 +89,6 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Returns true once hits, promises, recalls and replacements occurred.
     fn is_met(&self) -> bool {
         let stats = self.reserve.stats();
         let [hits, promises] = [&self.hits, &self.promises].map(|n| n.load(Ordering::Relaxed));
@@ -107,7 +103,6 @@ impl Load<'_> {
         ((writer << 32) | (key / KEYS_OF_OBJECT), key % KEYS_OF_OBJECT)
     }
 
-    /// Puts and drops pages of its own keys.
     fn write(&self, writer: u64) {
         let mut random = Random(writer);
         let mut bytes = page_buffer();
@@ -163,7 +158,6 @@ impl Load<'_> {
         }
     }
 
-    /// Takes blocks and checks them for stray writes.
     fn own(&self, owner: u64) {
         let mut random = Random(owner << 48);
         while !self.stopped() {
@@ -208,7 +202,7 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// Returns true if every call was refused. Allocates nothing.
+    /// Allocates nothing.
     fn refuses_all(&mut self, bytes: &mut [u8]) -> bool {
         fn refused<T>(result: Result<T, ReserveError>) -> bool {
             matches!(result, Err(ReserveError::Forked))
@@ -241,8 +235,9 @@ fn fork_while(kept: &mut Inherited, goes_on: impl Fn() -> bool) -> u64 {
     forks
 }
 
-/// Builds a reserve that always has room for a block of `block_pages_max`. The other owner's block,
-/// the kept block and the promise leave four gaps with `4 * block_pages_max` pages in total.
+/// Builds a reserve in which a block of `block_pages_max` always fits: the other owner's block, the
+/// kept block and the promise leave at most four gaps, with at least `4 * block_pages_max` pages in
+/// total, so one gap is long enough.
 fn reserve(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) -> Reserve {
     let granule = Bytes::mib(2);
     let len = Pages::new(5 * block_pages_max + 1 + KEPT_PAGES)
@@ -304,7 +299,7 @@ fn stress(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) {
     at_rest(&reserve);
 }
 
-/// Waits until the zeroing thread rests: then the statistics add up.
+/// Waits until the zeroing thread rests, because only then the statistics add up.
 fn at_rest(reserve: &Reserve) -> Stats {
     let begin = Instant::now();
     loop {

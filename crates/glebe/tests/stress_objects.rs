@@ -3,10 +3,9 @@
 //! Each `Kind` has a pool: two of ordinary memory (one evicts at its limit) and two on pages lent
 //! by a reserve (one moves displaced objects). Two *owners* per pool insert, read, replace and
 //! remove their own objects, whose contents they know; they also read the other owner's, and try
-//! removed handles, which must be stale. A *keeper* per pool compacts, evicts or sweeps. First
-//! class takes blocks and checks them for stray writes. Every second forked child makes calls,
-//! which must be refused. Signals interrupt all. Seeds are fixed; the interleaving is not.
-//! `GLEBE_STRESS_SECONDS` sets the duration.
+//! removed handles, which must be refused. A *keeper* per pool compacts, evicts or sweeps. A
+//! first-class client takes blocks and checks them for stray writes. Every second forked child
+//! makes calls, which must be refused. Signals interrupt all threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -24,13 +23,10 @@ use glebe_testing::stressed::{
 };
 
 const OWNERS: u64 = 2;
-/// Most objects of an owner.
 const SLOTS: u64 = 1500;
 const RESERVE: Bytes = Bytes::mib(16);
-/// Limits of the evicting pool.
 const LIMITS: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(3)];
 const BETWEEN_FORKS: Duration = Duration::from_millis(250);
-/// Removed handles that an owner keeps trying.
 const REMEMBERED: u64 = 64;
 const HOLD_MAX: Duration = Duration::from_millis(3);
 const USUAL: Duration = Duration::from_millis(1500);
@@ -64,7 +60,7 @@ struct Slot {
     newest: AtomicU64,
 }
 
-/// Counts of events; a load that lacks one has tested nothing.
+/// Each event must happen, or else the test has tested too little.
 #[derive(Default)]
 struct Done {
     hits: AtomicU64,
@@ -120,7 +116,6 @@ impl Store {
         }
     }
 
-    /// Returns `None` if the object was lost.
     fn read(&self, handle: Handle, buf: &mut [u8]) -> Result<Option<usize>, Error> {
         match self {
             Self::Own(pool) => pool.read(handle, buf).map(Some),
@@ -149,7 +144,6 @@ impl Store {
         }
     }
 
-    /// Checks the statistics; returns the number of objects.
     fn objects(&self) -> u64 {
         let (checked, objects) = match self {
             Self::Own(pool) => (pool.stats().check(), pool.stats().objects),
@@ -160,11 +154,11 @@ impl Store {
     }
 }
 
-/// Makes a version of an object. Some compress well, some do not.
+/// Some versions compress well, some do not.
 fn bytes_of(at: u64, version: u64, bytes: &mut Vec<u8>) {
     let seed = mix(mix(at) ^ version);
     let page = page_buffer().len();
-    // Few lengths let slots be reused soon.
+    // With few lengths, the pool soon reuses a removed object's slot.
     let len = [48, 320, 1000, 1360, 2504, page][(seed % 6) as usize];
     bytes.clear();
     bytes.resize(len, 0);
@@ -175,7 +169,6 @@ fn bytes_of(at: u64, version: u64, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Returns the version, or `None` unless all `bytes` belong to it.
 fn version_of(at: u64, bytes: &[u8], expected: &mut Vec<u8>) -> Option<u64> {
     let version = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
     bytes_of(at, version, expected);
@@ -188,7 +181,7 @@ struct Owner<'a> {
     first: u64,
     random: Random,
     removed: Vec<Handle>,
-    /// A borrowed object, its index, and its floor at that time.
+    /// A borrowed object, its index, and its floor when it was borrowed.
     lent: Option<(Guard<'a>, u64, u64)>,
     bytes: Vec<u8>,
     expected: Vec<u8>,
@@ -225,7 +218,6 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Asserts that `bytes` are a version from `floor` on.
     fn judge(&mut self, at: u64, floor: u64, bytes: &[u8]) {
         let newest = self.slot(at).newest.load(Ordering::SeqCst);
         let version = version_of(at, bytes, &mut self.expected);
@@ -250,13 +242,13 @@ impl<'a> Owner<'a> {
                 slot.handle.store(handle.to_raw(), Ordering::SeqCst);
             }
             Err(Error::Stale) => self.gone(at),
-            // First class may hold all pages.
+            // A block and the other pool may hold all pages.
             Err(Error::Full { .. }) if matches!(self.ground.store, Store::Lent(_)) => {}
             Err(e) => panic!("insert or replace: {e}"),
         }
     }
 
-    /// Records an object that its owner did not remove.
+    /// Records that the pool lost an object which its owner did not remove.
     fn gone(&mut self, at: u64) {
         assert!(self.ground.kind != Kind::Own, "object {at} has vanished");
         more(&self.done.lost);
@@ -303,14 +295,13 @@ impl<'a> Owner<'a> {
         match self.ground.store.read(handle, &mut buf) {
             Ok(Some(len)) => self.judge(at, floor, &buf[..len]),
             Ok(None) | Err(Error::Stale) if own => self.gone(at),
-            // The other owner may have removed it.
+            // The other owner may have removed the object.
             Ok(None) | Err(Error::Stale) => {}
             Err(e) => panic!("read: {e}"),
         }
         self.buf = buf;
     }
 
-    /// Borrows an object's bytes, or checks and returns those borrowed before.
     fn borrow(&mut self) {
         if let Some((guard, at, floor)) = self.lent.take() {
             return self.judge(at, floor, &guard);
@@ -377,7 +368,7 @@ fn fork_while(shared: &Shared, goes_on: impl Fn() -> bool) {
     while goes_on() || forks < 2 {
         thread::sleep(BETWEEN_FORKS);
         forks += 1;
-        // Allocates first: in the child, the allocator may stay locked.
+        // Allocates before the fork, because the allocator may stay locked in the child.
         let mut page = page_buffer();
         let ended = in_child(|| {
             if forks % 2 == 0 {
@@ -391,7 +382,7 @@ fn fork_while(shared: &Shared, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Returns a bit for each call that was not refused.
+/// Sets a bit for each call that was not refused as `Forked`.
 fn not_refused(store: &Store, page: &mut [u8]) -> u8 {
     let Some(handle) = Handle::from_raw(1) else { return 1 };
     let refused = [

@@ -20,7 +20,6 @@ fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Returns a distinct page: one word, noise, or half of each.
 fn page_of(n: u64, matter: u64) -> Vec<u8> {
     let word = |at: u64| match matter % 4 {
         0 => n,
@@ -179,7 +178,6 @@ fn statistics_have_three_forms() {
     assert!(stats.to_openmetrics().contains("glebe_swap_area_stored_total 50"));
 }
 
-/// Prints the cost of recalls under each policy.
 #[test]
 fn cost() {
     if std::env::var_os("GLEBE_COST").is_none() {

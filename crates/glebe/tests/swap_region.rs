@@ -22,7 +22,6 @@ fn pages(count: u64) -> Bytes {
     Pages::new(count).bytes(page_size())
 }
 
-/// Returns `None` without userfaultfd.
 fn region_of(options: SwapOptions, len: u64, budget: u64) -> Option<Region> {
     match options.build_region(pages(len), pages(budget)) {
         Ok(region) => Some(region),
@@ -34,7 +33,6 @@ fn region_of(options: SwapOptions, len: u64, budget: u64) -> Option<Region> {
     }
 }
 
-/// Runs `test` on regions with and without UFFDIO_MOVE.
 fn both(len: u64, budget: u64, test: impl Fn(&Region)) {
     for options in [Store::options(), Store::options().without_moves()] {
         let Some(region) = region_of(options.pool_limit(Bytes::mib(64)), len, budget) else {
@@ -184,7 +182,6 @@ fn what_is_resident_stays_and_is_nobody_elses() {
         region.set_budget(pages(3)).unwrap();
         check_from(region, 7);
         assert!(region.stats().charged <= Pages::new(3));
-        // The dropped guards pin nothing.
         assert_eq!(region.stats().pinned, Pages::new(0));
     });
 }
@@ -207,8 +204,8 @@ fn a_page_that_was_only_read_leaves_by_the_copy_it_has() {
     let after = region.stats();
     let (left, reused) = (after.evicted - before.evicted, after.reused - before.reused);
     assert!(left >= 192 && reused * 10 >= left * 9, "{reused} of {left} by a kept copy");
-    // Rewritten pages cannot leave by their old copies. Exceptions: zeros (a fifth of the pages),
-    // and pages that were clean in memory.
+    // An eviction cannot reuse the old copy of a rewritten page. Exceptions: zeros (a fifth of the
+    // pages), and pages that were clean in memory.
     let before = region.stats();
     fill(&region, 2);
     let after = region.stats();
@@ -240,7 +237,7 @@ fn the_window_gives_pages_back_that_are_touched() {
         return eprintln!("skipped: no UFFDIO_MOVE");
     }
     fill(&region, 1);
-    // Half of the budget is hot, with cold pages in between.
+    // Touches a hot half of the budget, with cold pages in between.
     for round in 0..4 * 4096_u64 {
         let hot = mix(round) % 512 * 512;
         assert_eq!(load(&region, hot), word_of(hot, 1));

@@ -1,4 +1,4 @@
-//! Tests touches of pages that cannot be loaded: the earlier SIGBUS handler gets address and
+//! Tests touches of pages that cannot be loaded: the program's own SIGBUS handler gets address and
 //! reason, and may repair the device or map another page.
 #![allow(unsafe_code)] // Safety: a handler of atomics and one system call, mmap(2) or dup2(2).
 
@@ -19,7 +19,6 @@ static REASON: AtomicI32 = AtomicI32::new(0);
 static REFUSES: AtomicI32 = AtomicI32::new(-1);
 static WORKS: AtomicI32 = AtomicI32::new(-1);
 
-/// Repairs a refusing device, or maps a page of zeros.
 unsafe extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel's `info` is valid, and the page has no references.
     unsafe {
@@ -123,10 +122,9 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     assert_eq!(unsafe { word.read_volatile() }, 0);
     assert_eq!(ADDR.load(Ordering::Relaxed), word.addr());
     assert_eq!(REASON.load(Ordering::Relaxed), libc::EBADMSG);
-    // The touch counts no page a second time.
+    // The touch does not count a damaged page a second time.
     assert_eq!(region.stats().damaged, damaged.len() as u64);
     region.stats().check().unwrap();
-    // The drop must unmap the last page.
     let last = region.as_ptr().addr() + region.len().as_usize() - page.as_usize();
     let is_mapped = || {
         // SAFETY: `msync` writes nothing here.
@@ -135,7 +133,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
         }
     };
     assert!(is_mapped());
-    // Covers glebe's handler by one that may pass on no touch.
+    // Replaces glebe's handler by one that may not pass touches on to it.
     let glebes = set_action(&mine);
     assert!(matches!(region.arm_thread(), Err(SwapError::HandlerCovered)));
     let made = Store::options().build_region(page, page);

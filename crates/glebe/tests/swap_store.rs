@@ -37,7 +37,7 @@ enum Matter {
 
 const MATTERS: [Matter; 4] = [Matter::Zeros, Matter::Filled, Matter::Text, Matter::Noise];
 
-/// Returns the bytes of object `n`, which are distinct unless they are zeros.
+/// Returns the bytes of object `n`. Unless they are zeros, they differ for each `n`.
 fn bytes_of(n: u64, len: usize, matter: Matter) -> Vec<u8> {
     let word = |at: u64| match matter {
         Matter::Zeros => 0,
@@ -241,7 +241,6 @@ fn a_full_pool_refuses_and_loses_nothing() {
     check_all(&store, &keys, Matter::Noise);
 }
 
-/// Builds a store with a small pool and a file.
 fn with_file(limit: Bytes) -> Store {
     let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
     options.file_in(std::env::temp_dir(), limit).build(Bytes::mib(4)).unwrap()
@@ -456,7 +455,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Compares a store with a map. In the map, `None` is a dead object.
+/// In the map, `None` is a dead object.
 fn run(store: &Store, program: &[Call]) {
     let (mut map, mut keys) = (HashMap::new(), Vec::new());
     for (at, call) in program.iter().enumerate() {
@@ -489,7 +488,6 @@ fn run(store: &Store, program: &[Call]) {
     }
 }
 
-/// Makes a call on one object, which may have ended.
 fn one_call(store: &Store, map: &mut HashMap<Key, Option<Vec<u8>>>, key: Key, call: &Call) {
     let expected = map.get(&key).cloned();
     let agrees = |found: Result<Vec<u8>, SwapError>| match (&expected, found) {

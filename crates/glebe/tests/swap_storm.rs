@@ -1,10 +1,9 @@
-//! Stresses all of swap on one reserve: a store, an area and a region, two threads, recalls,
-//! changing policies and budgets, a device that sometimes refuses. Repeats this in users that are
-//! killed.
+//! Stresses all of swap at once: a store and an area on one reserve, and a region beside them. Two
+//! threads use them, while the test recalls memory, changes policies and budgets, and lets a device
+//! refuse. Repeats this in child processes (users), which the test kills.
 //!
-//! Each thread knows its own objects and pages; for a killed user, this process does. Under each
-//! policy, no byte is wrong, no write is lost, and no call waits forever. `GLEBE_STRESS_SECONDS`
-//! sets the duration.
+//! Each thread remembers what it wrote; the test's process remembers what a user wrote. Under each
+//! policy, no byte is wrong, no write is lost, and no call waits forever.
 #![allow(unsafe_code)] // Safety: calls on descriptors and limits of the tests' own, touches.
 
 mod oracle;
@@ -39,7 +38,6 @@ const THREADS: u64 = 2;
 const PAGES: u64 = 400;
 const OBJECTS: usize = 100;
 const SHARED: u64 = 40;
-/// Time limit for retries, and extra time of the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const USUAL: Duration = Duration::from_secs(3);
 /// Environment variables of a user to kill: its directory, the descriptors that send steps to its
@@ -48,7 +46,7 @@ const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";
 const TALKS: &str = "GLEBE_SWAP_STORM_TALKS";
 const POLICY: &str = "GLEBE_SWAP_STORM_POLICY";
 
-/// The memory that an area may use for unsaved pages.
+/// A choice of the area's limits for unsaved pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     WriteThrough,
@@ -89,7 +87,6 @@ impl Rng {
     }
 }
 
-/// Returns noise, half noise, or one repeated word.
 fn bytes_of(version: u64, len: usize) -> Vec<u8> {
     let word = |at: u64| match version % 4 {
         0 => version,
@@ -107,7 +104,8 @@ struct Storm {
     /// `None` without userfaultfd(2).
     region: Option<Region>,
     shared: Vec<Key>,
-    /// Files of store and area. The region's file must work, because a touch cannot be refused.
+    /// Files of store and area. The region's file must work, because a touch cannot return an
+    /// error.
     files: Vec<Descriptor>,
     stop: AtomicBool,
 }
@@ -178,7 +176,6 @@ impl Storm {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns an error if an effect of the policy is missing.
     fn has_done(&self, policy: Policy) -> Result<(), String> {
         let (store, area) = (self.store.stats(), self.area.stats());
         let region = self.region.as_ref().map(Region::stats);
@@ -195,7 +192,6 @@ impl Storm {
     }
 }
 
-/// A thread, with the contents that it expects.
 struct Worker<'a> {
     storm: &'a Storm,
     whose: u64,
@@ -266,7 +262,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Returns an own offset, and its index.
     fn offset(&mut self) -> (u64, usize) {
         let at = self.rng.below(PAGES);
         (at * THREADS + self.whose, at as usize)
@@ -310,7 +305,6 @@ impl<'a> Worker<'a> {
         assert!(is_right, "page {at} of the region, version {known:?}");
     }
 
-    /// Checks everything once no call is refused.
     fn finish(mut self) {
         for key in &self.keys {
             assert!(Some(retry(|| self.storm.store.take(*key))) == self.objects.remove(key));
@@ -327,7 +321,6 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Limits files to 4096 bytes, unless the device works.
 fn device(works: bool) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: uses only a local.
@@ -339,7 +332,8 @@ fn device(works: bool) {
     assert_eq!(done, 0);
 }
 
-/// Recalls memory and changes devices and limits, until the policy has shown all effects.
+/// Recalls memory and changes devices and limits, for about `lasts`, or longer if an effect of the
+/// policy is missing.
 fn disturb(storm: &Storm, lasts: Duration, policy: Policy) {
     let (mut rng, time) = (Rng(99), time::Storm::lasting(lasts));
     while time.goes_on(|| storm.has_done(policy).is_ok()) && !storm.is_over() {
@@ -399,7 +393,6 @@ fn run(dir: &Path, lasts: Duration, policy: Policy) {
     storm.region.iter().for_each(|region| region.stats().check().unwrap());
 }
 
-/// Serves another process, which kills this one.
 fn be_a_user(dir: &Path) {
     let policy = std::env::var(POLICY).unwrap();
     let policy = Policy::ALL.into_iter().find(|one| format!("{one:?}") == policy).unwrap();
@@ -424,12 +417,11 @@ fn has_regions() -> bool {
     Store::options().build_region(pages(1), pages(1)).is_ok()
 }
 
-/// Returns the nameless files of a process in a directory, and their blocks.
 fn files_of(process: u32, dir: &Path) -> (u64, u64) {
     let links = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let links = links.map_while(Result::ok).map(|entry| entry.path());
     let here = links.filter(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(dir)));
-    // A descriptor of a simulated device may be closed meanwhile.
+    // A thread that simulates a device may close a descriptor at the same time.
     here.filter_map(|link| fs::metadata(link).ok()).fold((0, 0), |(files, blocks), about| {
         assert_eq!(about.nlink(), 0, "a file with a name outlives its process");
         (files + 1, blocks + about.blocks())

@@ -1,5 +1,5 @@
-//! The structures of statistics. Members have the names of the library's tables; new members go to
-//! the end.
+//! The structures of statistics. Members have the names of the library's statistics; new members go
+//! to the end.
 //!
 //! # Safety
 //! The macro asserts that each member is a word.

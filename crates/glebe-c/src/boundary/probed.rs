@@ -1,7 +1,7 @@
-//! [`Probed`]: the place of an answer at an address that may be invalid. It yields an error, never
-//! a signal.
+//! [`Probed`] is the place for an answer, at an address that may be invalid. A write to an invalid
+//! address fails, as a system call does with EFAULT, and raises no signal.
 //!
-//! For calls that a kernel would answer with EFAULT. Cost: three system calls, none for null.
+//! Cost: three system calls, none for null.
 //!
 //! # Safety
 //! Only the call uses the place, as with [`Out`].
@@ -15,14 +15,15 @@ use glebe::volatile::Error;
 use super::Out;
 use crate::failure::Failure;
 
-/// The place for an `int`, writable when it was checked; null for no answer.
+/// The place for an `int`, which was writable when it was checked; null if no answer is wanted.
 pub(crate) struct Probed {
     addr: usize,
     name: &'static str,
 }
 
 impl Probed {
-    /// Writes the old value back as a check, so a call that fails later has changed nothing.
+    /// Checks the place by writing its old value back, so that a call that fails later has changed
+    /// nothing.
     pub(crate) fn new(to: Out<c_int>, name: &'static str) -> Result<Self, Failure> {
         let probed = Self { addr: to.addr(), name };
         if probed.addr != 0 {
@@ -41,7 +42,7 @@ impl Probed {
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
-        // SAFETY: the header gives the place to the call.
+        // SAFETY: by the header, only this call uses the place.
         let written = unsafe { poke(self.addr, bytes) }.map_err(Error::from)?;
         if written == size_of::<c_int>() {
             return Ok(());

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use super::*;
 
 fn last() -> String {
-    // SAFETY: the text is valid until this thread's next call.
+    // SAFETY: the text is valid until this thread calls `last_error` again.
     unsafe { CStr::from_ptr(last_error()) }.to_str().unwrap().to_owned()
 }
 
@@ -33,7 +33,7 @@ fn each_thread_has_its_own_last_error() {
 
 const KNOWN: usize = size_of::<glebe_reserve_options>() / 8;
 
-/// The first word fits the slice, unless the size is refused at once.
+/// Reads a structure whose first word is the slice's length in bytes, or a size that is refused.
 fn read_words(words: &[u64]) -> Result<glebe_reserve_options, Failure> {
     In(words.as_ptr().cast()).read()
 }

@@ -89,7 +89,7 @@ pub extern "C" fn glebe_swap_area_free(area: glebe_swap_area) -> c_int {
     call(|| end(area))
 }
 
-/// Refuses another length than 1 to `most` whole pages, before a slice is made.
+/// Refuses a length that is not 1 to `most` whole pages.
 fn check_len(len: usize, most: u64) -> Result<(), Failure> {
     let page = page_size().bytes();
     let whole = len as u64 % page.get() == 0 && len > 0 && len as u64 / page.get() <= most;

@@ -1,4 +1,4 @@
-//! Regions: memory by address, with at most a budget of it resident.
+//! Swap regions: memory by address, resident up to a budget.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int, c_void};

@@ -31,7 +31,7 @@ fn on<R>(
     with(store, |of| Ok(call(&of.of)?))
 }
 
-/// Does what [`on`] does, for a call without an answer.
+/// Does what [`on`] does, for a call on an object that returns nothing.
 fn on_object(
     store: glebe_swap_store,
     object: glebe_swap_object,

@@ -1,9 +1,10 @@
 //! Ranges of the caller's private memory that `glebe_vrange` made volatile.
 //!
-//! Each part of a call that no [`Adopted`] range covers yet gets a region, which is dropped when
-//! none of its pages is volatile any more. Positions are base pages, numbered from address 0.
-//! Regions use the *scan* engine, because the patches leave contents unchanged. `family` has the
-//! memory that processes share. Lock: the table's, held during a call and during a fork.
+//! Each part of a marked range that no [`Adopted`] covers yet gets a region. The region is dropped
+//! when none of its pages is volatile any more. Positions are base pages, numbered from address 0.
+//! Regions use the *scan* engine, because the patches leave the contents of volatile pages
+//! unchanged. `family` has the memory that processes share. The table's lock is held while a call
+//! uses the table, and during a fork.
 //!
 //! # Safety
 //! The header demands that the caller owns the memory and keeps it mapped.
@@ -34,7 +35,7 @@ use walk::{addresses, place_of, Part, Walk};
 struct Adopted {
     region: Region,
     pages: Extent,
-    /// Volatile pages: ascending runs.
+    /// Ascending runs of volatile pages.
     volatile: Vec<Extent>,
     /// Dropped last.
     _claim: Claim,
@@ -44,7 +45,7 @@ struct Adopted {
 pub(super) struct AdoptedRanges {
     /// Ranges by first page, without overlaps.
     ranges: BTreeMap<u64, Adopted>,
-    /// Pages that failed calls lost. The next call that makes them non-volatile reports them.
+    /// Lost pages that failed calls found. The next call that makes them non-volatile reports them.
     untold: Vec<Extent>,
 }
 
@@ -63,7 +64,7 @@ impl Adopted {
         let (addr, len) = (range.start, Bytes::new((range.end - range.start) as u64));
         let claim = Claim::new(range)?;
         let options = Region::options().engine(Engine::Scan);
-        // SAFETY: the caller vouches for the memory, and the claim keeps it to this region.
+        // SAFETY: the caller vouches for the memory, and the claim keeps other regions off it.
         let region =
             unsafe { options.build_over(std::ptr::with_exposed_provenance_mut(addr), len)? };
         Ok(Self { region, pages, volatile: Vec::new(), _claim: claim })
@@ -88,8 +89,8 @@ impl Adopted {
         Ok(lost.runs().iter().filter_map(place).collect())
     }
 
-    /// Unmarks pages that were mapped anew after they became volatile. A new mapping is not armed
-    /// (`um` in `VmFlags`).
+    /// Unmarks pages that were mapped anew after they became volatile. A new mapping lacks the
+    /// userfaultfd (`um` in `VmFlags`).
     fn forget_replaced(&mut self, part: Extent) -> Result<(), Failure> {
         for vma in vma::among(&addresses(part)).map_err(Error::from)? {
             let new = between(number(vma.start), number(vma.end));
@@ -102,13 +103,13 @@ impl Adopted {
 }
 
 impl AdoptedRanges {
-    /// Returns the first pages of the ranges that overlap `pages`.
+    /// Returns the first page of each range that overlaps `pages`.
     fn among(&self, pages: Extent) -> Vec<u64> {
         let overlapping = self.ranges.values().filter(|range| range.pages.overlaps(pages));
         overlapping.map(|range| range.pages.start()).collect()
     }
 
-    /// Adds the newly volatile pages to `new`, even before an error.
+    /// Marks `pages`. Adds the pages that it newly marks to `new`, before it marks them.
     fn mark(&mut self, pages: Extent, new: &mut Vec<Extent>) -> Result<(), Failure> {
         let mut at = pages.start();
         for key in self.among(pages) {
@@ -157,10 +158,9 @@ impl AdoptedRanges {
         Ok(lost)
     }
 
-    /// Unmarks the pages of a failed call.
     fn undo(&mut self, new: &[Extent]) {
         for part in new {
-            // If this fails too, a later call reports the lost pages.
+            // If this unmark fails, a later call reports the lost pages.
             if let Ok(lost) = self.unmark(*part) {
                 self.untold.extend(lost);
             }
@@ -207,7 +207,8 @@ fn settle(pages: Extent) -> Result<bool, Failure> {
     Ok(!lost.is_empty() || !told.is_empty())
 }
 
-/// Does what the patches do. Returns the pages done from the start, and true if a page was lost.
+/// Marks or unmarks `asked` up to the first memory that cannot be volatile, as the patches do.
+/// Returns the number of pages done, and true if a page was lost.
 pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Failure> {
     let _inside = Inside::enter()?;
     let walk = Walk::over(asked)?;
@@ -234,7 +235,7 @@ pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Fai
     Ok((done, false))
 }
 
-/// Does all or nothing. Returns true if a page was lost.
+/// Marks all of `asked` or nothing, or unmarks it. Returns true if a page was lost.
 pub(super) fn apply_strictly(to_volatile: bool, asked: Extent) -> Result<bool, Failure> {
     let _inside = Inside::enter()?;
     let walk = Walk::over(asked)?;
@@ -258,7 +259,6 @@ fn mark_part(part: Part, new: &mut Vec<Extent>) -> Result<(), Failure> {
     family::mark(part.pages, &of)
 }
 
-/// Unmarks the private and shared pages of a failed call.
 fn undo(new: &[Extent]) {
     for part in new {
         let mut lost = Vec::new();

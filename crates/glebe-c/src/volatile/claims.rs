@@ -1,6 +1,6 @@
 //! The checks before a call on volatile memory.
 //!
-//! A [`Claim`] keeps the caller's memory to one region.
+//! A [`Claim`] lets only one region use the caller's memory.
 //!
 //! A call or a fork step may touch a lost page, for example of the caller's buffer. The touch runs
 //! the program's SIGBUS handler, and a call in the handler would wait for locks of its own thread.
@@ -20,12 +20,12 @@ use crate::abi::GLEBE_ERROR_WOULD_WAIT;
 use crate::failure::Failure;
 use crate::table::lock;
 
-/// First addresses, and the addresses after the last.
+/// Claimed ranges: first addresses, and the addresses after the last.
 pub(super) type Claims = BTreeMap<usize, usize>;
 
 static CLAIMS: Mutex<Claims> = Mutex::new(BTreeMap::new());
 
-/// Keeps a range of addresses to one region until the drop.
+/// Reserves a range of addresses for one region until the drop.
 #[derive(Debug)]
 pub(super) struct Claim(Range<usize>);
 
@@ -60,7 +60,7 @@ pub(crate) struct Inside(());
 impl Inside {
     /// Refuses a thread that is inside a call, for example in a signal handler.
     pub(crate) fn enter() -> Result<Self, Failure> {
-        // A thread that is ending has no value.
+        // A thread that is ending may have no `IS_INSIDE` any more, and is not refused.
         match IS_INSIDE.try_with(|inside| inside.replace(true)) {
             Ok(true) => Err(Failure::new(GLEBE_ERROR_WOULD_WAIT, INSIDE)),
             _ => Ok(Self(())),
@@ -78,18 +78,17 @@ pub(super) fn is_inside() -> bool {
     IS_INSIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Keeps all claims as they are until the answer is dropped.
 pub(super) fn hold_claims() -> MutexGuard<'static, Claims> {
     lock(&CLAIMS)
 }
 
-/// Sets or clears the mark for a fork. A fork in a handler that interrupted a call deadlocks, as
-/// pthread_atfork(3) warns.
+/// Sets or clears the mark of a thread that forks. A fork in a signal handler that interrupted a
+/// call deadlocks, as pthread_atfork(3) warns.
 pub(super) fn set_inside(is: bool) {
     let _ = IS_INSIDE.try_with(|inside| inside.set(is));
 }
 
-/// Refuses a child that ran no fork steps: its locks may stay locked for ever.
+/// Refuses a child that ran no fork steps, because its locks may stay locked for ever.
 pub(super) fn check_fork() -> Result<(), Failure> {
     if atfork::is_without_steps() {
         return Err(Failure::forked());
@@ -97,7 +96,7 @@ pub(super) fn check_fork() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses an overflow with the library's error.
+/// Returns the range, or the library's error if the end overflows.
 pub(super) fn range(offset_bytes: u64, len_bytes: u64) -> Result<Range<Bytes>, Failure> {
     match offset_bytes.checked_add(len_bytes) {
         Some(end) => Ok(Bytes::new(offset_bytes)..Bytes::new(end)),
@@ -108,7 +107,7 @@ pub(super) fn range(offset_bytes: u64, len_bytes: u64) -> Result<Range<Bytes>, F
     }
 }
 
-/// Returns the addresses of the whole base pages.
+/// Returns the addresses of the whole base pages in a range.
 pub(super) fn whole_pages(addr: usize, len_bytes: u64) -> Result<Range<usize>, Failure> {
     let page = page_size();
     let end = range(addr as u64, len_bytes)?.end.pages_down(page).bytes(page).as_usize();

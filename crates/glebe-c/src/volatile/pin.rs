@@ -1,4 +1,5 @@
-//! Pins of shared regions. A child inherits none, because they are in their process's tables.
+//! Pins of shared regions. A forked child inherits no pins, because they are in the tables of the
+//! process that made them.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};

@@ -1,10 +1,10 @@
-//! Purges memory that `glebe_vrange` made volatile and processes share, which the kernel never
-//! takes: on request, or from a thread when memory is short.
+//! Purges shared memory that `glebe_vrange` made volatile, because the kernel never takes it: on
+//! request, or from a thread when memory is short.
 //!
 //! The thread has a reclaimer with one budget. When the reclaimer lowers the budget, the thread
-//! purges the difference. A new budget then replaces the old, so that the reclaimer expects no more
-//! bytes. The thread is started on request, runs until the process ends, and holds no lock while it
-//! waits.
+//! purges the difference. A new budget then replaces the old one, so that the reclaimer expects no
+//! more bytes. The thread is started on request, runs until the process ends, and holds no lock
+//! while it waits.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;
@@ -22,11 +22,9 @@ use crate::abi::*;
 use crate::boundary::{call, Out};
 use crate::failure::Failure;
 
-/// The pause after a failed look.
 const PAUSE_BLIND: Duration = Duration::from_secs(1);
-/// A look is always due earlier.
 const WAIT: Duration = Duration::from_secs(60);
-/// More than any machine has.
+/// A budget of more bytes than any machine has.
 const ANY: Bytes = Bytes::new(1 << 62);
 
 #[no_mangle]
@@ -75,7 +73,7 @@ fn work(reclaimer: &Reclaimer, mut budget: Budget) {
     }
 }
 
-/// Purges the missing bytes. Returns the new budget if it purged some.
+/// Purges the bytes that the budget has too much. Returns a new budget if that freed memory.
 fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, ReclaimError> {
     budget.set_held(held());
     reclaimer.poll()?;
@@ -88,7 +86,7 @@ fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, Reclai
     Ok(Some(new))
 }
 
-/// Returns true if a purge freed memory.
+/// Purges up to `target` bytes. Returns true if that freed memory.
 fn frees(target: Bytes) -> bool {
     let Ok(_inside) = Inside::enter() else { return false };
     purge(target).is_ok_and(|freed| freed > Bytes::ZERO)

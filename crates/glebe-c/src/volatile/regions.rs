@@ -1,9 +1,9 @@
 //! The table of volatile regions, which a forked child keeps using.
 //!
-//! A forked child inherits regions and, unlike for reserves, their handles: a line of descent has
-//! one table. A fork step locks all of it, so that no child inherits a lock of a thread that it
-//! lacks. The step is added after the library's, so it locks first. A child made without the C
-//! library runs no step, and every call in it is refused.
+//! A forked child inherits regions and, unlike for reserves, their handles: the handles do not name
+//! the process. A fork step locks the whole table, so that no child inherits a lock that another
+//! thread holds. The step is added after the library's step, so it locks first. A child made
+//! without the C library runs no step, and every call on a region in it is refused.
 //!
 //! Lock order: the fork steps' lock, also taken to add a step; adopted ranges; claims, also held
 //! while a table gets a place; a place of this table, then of shared regions; the region's. The
@@ -11,7 +11,7 @@
 //!
 //! # Safety
 //! The forking thread makes and drops the guards in `HELD`; forks run one at a time. A child gives
-//! up the references of its parent's looks before it has another thread.
+//! up the references of its parent's reclaimers before it has another thread.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +31,10 @@ use crate::references;
 use crate::runs::Untold;
 use crate::table::{lock, AllHeld, Kind, Table};
 
-/// A region, and the lost runs that C was not told of yet.
+/// A region, and the lost runs that were not reported yet.
 ///
-/// Reclaimers have weak references to the region, and strong ones during a look. The end of a
-/// region waits for looks. A child gives up the references of its parent's looks.
+/// Reclaimers have weak references to the region, and strong ones while they use it. The end of the
+/// region waits for that.
 #[derive(Debug)]
 pub(super) struct Volatile {
     pub(super) region: Arc<Region>,
@@ -44,20 +44,21 @@ pub(super) struct Volatile {
 }
 
 impl Volatile {
-    /// Waits for the looks under way.
+    /// Waits until no reclaimer uses the region, and ends it.
     fn end(self) {
         drop(references::alone(self.region));
     }
 }
 
-/// The process in a handle is 0: the handle is valid in every child.
+/// The process number in a handle is 0, so the handle is valid in every child.
 static REGIONS: Table<Arc<Volatile>, LANES> =
     Table::new(Kind { number: 5, name: "volatile region" }, 0);
 
 /// Adds the fork step after the library's. Refuses a child that ran no fork steps.
 ///
-/// A call that may be the process's first calls this before it takes a lock. A fork under way
-/// meanwhile runs no step and may leave its child a locked lock, but that child is refused.
+/// A call that may be the first of the process calls this function before it takes a lock. A fork
+/// under way meanwhile does not run the step, and its child may inherit a locked lock; but calls in
+/// that child are refused.
 pub(super) fn follow_forks() -> Result<(), Failure> {
     static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release_in_child };
     static IS_ADDED: AtomicBool = AtomicBool::new(false);
@@ -84,7 +85,6 @@ pub(super) fn insert(
     Ok(glebe_volatile { id })
 }
 
-/// Calls `call` on a region, which cannot end meanwhile.
 pub(super) fn with<R>(
     region: glebe_volatile,
     call: impl FnOnce(&Volatile) -> Result<R, Failure>,
@@ -115,7 +115,7 @@ struct Held {
     _ranges: adopted::Held,
 }
 
-// SAFETY: the forking thread makes and drops the guards.
+// SAFETY: only the forking thread makes and drops the guards.
 unsafe impl Send for Held {}
 
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
@@ -141,8 +141,8 @@ fn release() {
 
 fn release_in_child() {
     if let Some(held) = &*lock(&HELD) {
-        // SAFETY: this child has no other thread yet. Besides the table, only calls, looks and pins
-        // of the parent have references, and none of these continues here.
+        // SAFETY: this child has no other thread yet. Besides the table, only calls, reclaimers and
+        // pins of the parent have references, and none of these continues here.
         unsafe {
             let regions = held.all.iter().filter_map(|entry| entry.value());
             regions.for_each(|of| references::forget_others(&of.region));

@@ -1,7 +1,7 @@
 //! Shared regions: their table, marks, unmarks and purges.
 //!
-//! Children inherit the handles. A call takes a reference to its region out of the table, and then
-//! holds no lock of the table, because the library may wait for a fork.
+//! Children inherit the handles. A call holds no lock of the table while it uses a region; module
+//! `sharing` says why.
 //!
 //! # Safety
 //! The caller vouches for its memory.
@@ -31,7 +31,7 @@ static SHARED: Table<Arc<Sharing>, 1> = Table::new(Kind { number: 10, name: "sha
 
 pub(super) type Held = AllHeld<'static, Arc<Sharing>>;
 
-/// Locks the table. Callers hold the claims, so nobody adds a place.
+/// Locks the table. Callers hold the lock of the claims, so nobody adds a region meanwhile.
 pub(super) fn hold() -> Held {
     SHARED.hold_all()
 }
@@ -41,7 +41,7 @@ fn find(shared: glebe_shared) -> Result<Arc<Sharing>, Failure> {
     SHARED.with(shared.id, |of| Ok(Arc::clone(of)))
 }
 
-/// Returns a counted reference.
+/// Returns a reference that counts as a pin.
 pub(super) fn find_for_pin(shared: glebe_shared) -> Result<ForPin, Failure> {
     check_fork()?;
     SHARED.with(shared.id, |of| Ok(ForPin::new(of)))
@@ -120,7 +120,7 @@ fn address_of(asked: &glebe_shared_options) -> (&'static str, u64) {
     ("address of a file", asked.address.map_or(0, |address| address.as_ptr().addr() as u64))
 }
 
-/// Refuses the options that an existing file determines.
+/// Refuses options that an existing file already determines.
 fn options_of_open(asked: &glebe_shared_options) -> Result<SharedOptions, Failure> {
     none_of(&[
         ("granule_bytes of a file that is there", asked.granule_bytes),
@@ -175,7 +175,7 @@ pub extern "C" fn glebe_shared_free(shared: glebe_shared) -> c_int {
     })
 }
 
-/// Returns a part that does not keep the region alive.
+/// Returns the region as a part for a reclaimer, which does not keep the region alive.
 pub(crate) fn shared_part(shared: glebe_shared) -> Result<Part, Failure> {
     let _inside = Inside::enter()?;
     check_fork()?;

@@ -3,8 +3,8 @@
 //! The patches' system call becomes `glebe_vrange`, with a system call's errors; every other call
 //! reaches the kernel unchanged. For pages that this call made volatile, a SIGBUS handler with
 //! `SA_SIGINFO` gets the address of the page. `syscall` has any number of arguments; like the C
-//! library, the replacement reads all six places. The header lists the machines where these places
-//! are the same as for other functions. Source: syscall(2), sigaction(2).
+//! library, the replacement always reads six. The header lists the machines where a variadic call
+//! passes them as other calls do. Source: syscall(2), sigaction(2).
 //!
 //! # Safety
 //! The callers vouch for their calls and handlers.
@@ -22,8 +22,8 @@ use crate::boundary::{call_or_errno, Out};
 
 const VRANGE: c_long = 314;
 /// The kernel's maximum number of processes. On x86-64, call 314 is now sched_setattr(2), whose
-/// first argument is a process id and so below this maximum. No program has memory at so low an
-/// address.
+/// first argument is a process id, which is below this maximum. Programs usually have no memory at
+/// so low an address.
 const PROCESSES_MAX: usize = 1 << 22;
 
 #[no_mangle]
@@ -67,7 +67,7 @@ unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut c_void, context: *mut c
     unsafe { stand_in::pass_on(signal, info, context, is_lost) }
 }
 
-/// Returns true if the page is volatile, or present because another thread has unmarked it
+/// Returns true if the page is volatile, or readable because another thread has unmarked it
 /// meanwhile.
 fn is_lost(addr: usize) -> bool {
     is_volatile(addr) || peek::peek(addr, &mut [0]).is_ok_and(|there| there == 1)

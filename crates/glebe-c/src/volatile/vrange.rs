@@ -1,11 +1,11 @@
 //! `glebe_vrange`: the call of the volatile ranges patches, v10, on the caller's own memory.
 //!
 //! The patches' man page and code differ. This module follows their code in counting bytes, and
-//! their man page in refusing arguments. A SIGBUS handler may call it after a touch by the program
-//! itself, but not if it interrupted a fork or a call that holds locks of volatile memory. Cost: a
-//! call reads the list of mappings, so it suits ranges of many pages. Source: "vrange: Add vrange
-//! support to mm_structs" and "vrange: Add basic functions to purge volatile pages" (Minchan Kim
-//! and John Stultz, linux-mm, January 2014).
+//! their man page in refusing arguments. A SIGBUS handler may make the call after a touch by the
+//! program itself, but not if the handler interrupted a fork or another call on volatile memory.
+//! Cost: a call reads the list of mappings, so it suits ranges of many pages. Source: "vrange: Add
+//! vrange support to mm_structs" and "vrange: Add basic functions to purge volatile pages" (Minchan
+//! Kim and John Stultz, linux-mm, January 2014).
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};
@@ -24,8 +24,8 @@ use crate::failure::Failure;
 
 const PURGED: &str = "purged";
 
-/// Returns true if memory becomes volatile, and its pages. Cuts the length to whole pages and to
-/// `most` bytes.
+/// Checks the arguments. Returns true to mark or false to unmark, and the pages: the whole pages of
+/// the range, up to `most` bytes.
 fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(bool, Extent), Failure> {
     let to_volatile = match mode {
         GLEBE_VRANGE_VOLATILE => true,
@@ -54,7 +54,7 @@ pub extern "C" fn glebe_vrange(
     call(|| as_patches(start.expose_provenance(), length, mode, purged))
 }
 
-/// Returns the bytes done, as the patches do.
+/// Does what the patches' call does. Returns the number of bytes marked or unmarked.
 pub(super) fn as_patches(
     start: usize,
     length: usize,

@@ -12,7 +12,6 @@ use std::process::Command;
 pub use glebe_testing::tools::{has, run};
 pub use libraries::{folder, is_built};
 
-/// Returns the crate's folder.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -31,7 +30,7 @@ pub fn functions() -> BTreeSet<String> {
     names.chain(stand_ins()).collect()
 }
 
-/// Returns the functions that `glebe_vrange.h` binds other names to.
+/// Returns the functions to which `glebe_vrange.h` binds other names.
 pub fn stand_ins() -> BTreeSet<String> {
     let header = fs::read_to_string(root().join("include/glebe_vrange.h")).expect("the header");
     let bound = header.split("__asm__(\"").skip(1).filter_map(|rest| rest.split_once('"'));

@@ -49,7 +49,6 @@ fn declarations() -> Vec<String> {
     all
 }
 
-/// Normalizes spaces.
 fn normal(code: &str) -> String {
     let mut out = code.split_whitespace().collect::<Vec<_>>().join(" ");
     for mark in ["*", ",", "(", ")", ";"] {
@@ -109,7 +108,7 @@ fn declared() -> BTreeSet<String> {
 fn prototypes_are_those_of_the_source() {
     let (mut exported, mut stands_in) = (BTreeSet::new(), built::stand_ins());
     for source in sources() {
-        // Functions that only the kernel calls are not `pub`.
+        // Functions that only the kernel calls are not `pub`, and so left out.
         let mut functions: Vec<_> = source.split("\npub extern \"C\" fn ").skip(1).collect();
         assert_eq!(source.matches("#[no_mangle]").count(), functions.len(), "all are exported");
         functions.retain(|rest| !stands_in.remove(rest.split_once('(').unwrap().0));
@@ -247,7 +246,7 @@ fn structures_are_those_of_the_source() {
         source.insert(name, members.split_whitespace().map(word).collect());
     }
     let mut header = structures();
-    // The library treats both as an address.
+    // The library treats `const void *` and `void *` as addresses.
     header.values_mut().flatten().filter(|(_, of)| of == "const void *").for_each(|(_, of)| {
         *of = "void *".to_owned();
     });
@@ -301,8 +300,8 @@ fn a_handle_of_another_kind_does_not_compile() {
     }
 }
 
-/// Returns the types of `given` that the compiler refuses as a `wanted`. Each has a function on its
-/// own line, and errors name the line.
+/// Returns the types of `given` that the compiler refuses where `wanted` is expected. Each type has
+/// a function on its own line, and errors name the line.
 fn refused<'a>(compiler: &str, language: &str, given: &[&'a str], wanted: &str) -> Vec<&'a str> {
     let end = match wanted {
         "glebe_block" => "glebe_free".to_owned(),

@@ -1,5 +1,5 @@
-//! Tests `make install`: the place of each file, pkg-config and CMake, that it rebuilds nothing,
-//! and `make uninstall`.
+//! Tests `make install` and `make uninstall`: places of files, pkg-config, CMake, examples, and
+//! that a built tree needs no cargo.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,15 +16,15 @@ const PROGRAM: &str = "all.c";
 const SAID: &[u8] = b"all.c: ok\n";
 
 fn make_install(variables: &[(&str, &Path)]) {
-    // Two installations at once might copy files that the other has half written.
+    // Without the lock, one installation might copy files that another has half written.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock();
     let mut make = make("install", variables);
-    // `make build` came before, so nothing may call cargo.
+    // If `make build` came before, nothing may call cargo.
     run(if is_built() { make.env("PATH", without_cargo()) } else { &mut make });
 }
 
-/// Returns a search path with a cargo that fails.
+/// Returns a search path on which cargo, rustc and rustup fail.
 fn without_cargo() -> &'static OsStr {
     static PATH: OnceLock<OsString> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -52,7 +52,7 @@ fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
     let packages = format!("-p glebe-c -p glebe-cli -p glebe-preload{features}");
     make.arg(format!("PROFILE={profile}")).arg(format!("PACKAGES={packages}"));
     make.env("CARGO_TARGET_DIR", target).env("CARGO", env!("CARGO"));
-    // As these tests were built: the Makefile's default differs from cargo's.
+    // The tests' own setting, because the Makefile's default differs from cargo's.
     make.env("CARGO_INCREMENTAL", std::env::var("CARGO_INCREMENTAL").unwrap_or("1".to_owned()));
     for unset in ["DESTDIR", "PREFIX", "LIBDIR", "INCLUDEDIR", "MAKEFLAGS", "MAKELEVEL"] {
         make.env_remove(unset);
@@ -61,7 +61,6 @@ fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
     make
 }
 
-/// Returns every file and link below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -89,7 +88,6 @@ fn installed() -> Option<&'static Path> {
     }))
 }
 
-/// Returns the words that pkg-config prints.
 fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     let output = run(Command::new("pkg-config")
         .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
@@ -117,7 +115,6 @@ fn pkg_config_finds_it() {
     let path = prefix.join("lib");
     assert_eq!(run(Command::new(&program).env("LD_LIBRARY_PATH", path)).stdout, SAID);
 
-    // This program uses the volatile ranges patches.
     let source = root().join("tests/v10.c");
     run(Command::new("cc")
         .args(["-include", "glebe_vrange.h", "-pthread", "-o"])
@@ -206,7 +203,7 @@ fn cmake_finds_it() {
     for program in ["shared", "static"] {
         assert_eq!(run(&mut Command::new(scratch.path().join(program))).stdout, SAID);
     }
-    // This version must not pass for a later one.
+    // CMake must not find this version for a program that asks for a later one.
     let lists =
         "cmake_minimum_required(VERSION 3.10)\nproject(later C)\nfind_package(glebe 0.999)\n\
                  if(glebe_FOUND)\nmessage(FATAL_ERROR \"found\")\nendif()\n";

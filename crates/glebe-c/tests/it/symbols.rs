@@ -1,4 +1,4 @@
-//! Tests that both libraries export exactly the functions of `glebe.h`.
+//! Tests that both libraries export exactly the functions of the headers.
 //!
 //! A static Rust library contains zstd, LZ4 and Rust's standard library. A program with its own
 //! zstd must get its own, in any link order.
@@ -30,7 +30,7 @@ fn names(arguments: &[&str], library: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
 }
 
-/// The message shows only the differences.
+/// Compares the exports with the headers. The message shows only the differences.
 fn are_the_functions(exported: &BTreeSet<String>, library: &str) {
     let declared = functions();
     let foreign: Vec<_> = exported.difference(&declared).take(9).collect();

@@ -1,5 +1,4 @@
-//! `glebe contig explain` says in its first line whether one run is available now, then what would
-//! help.
+//! `glebe contig explain` prints whether one run of a length is available now, and what would help.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +10,8 @@ use glebe::units::Bytes;
 
 use crate::Outcome;
 
-/// Prints the verdict. With `attempt`, allocates the run and writes its certificate to `file`.
+/// Prints the verdict; without `attempt`, `No` is an error. With `attempt`, allocates `len` and
+/// writes the certificate to `file` if one is given.
 pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let run = explain(len)?;
     writeln!(out, "{}", answer(run.verdict, len))?;

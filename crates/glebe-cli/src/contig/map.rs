@@ -1,5 +1,4 @@
-//! `glebe contig map` draws physical memory, block by block in frame order, as text or as an SVG
-//! file.
+//! `glebe contig map` draws physical memory in frame order, as text or as an SVG file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -63,7 +62,7 @@ pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Returns the places of the longest run of free blocks.
+/// Returns the indices of the longest run of free blocks; empty if no block is free.
 fn longest_free(uses: &[Use]) -> Range<usize> {
     let runs = runs(uses, Pages::new(1), |of| of == Use::Free).into_iter();
     let longest = runs.max_by_key(|(_, len)| *len);
@@ -73,8 +72,7 @@ fn longest_free(uses: &[Use]) -> Range<usize> {
     })
 }
 
-/// Returns the bytes of a cell, and for each row its start and its cells. Skips rows without
-/// memory.
+/// Returns the bytes of a cell, and each row's start in bytes and cells. Skips rows without memory.
 fn rows(block: Bytes, uses: &[Use], cells: usize) -> (Bytes, Vec<(Bytes, Vec<Use>)>) {
     let share = uses.len().div_ceil(cells * ROWS_MAX).max(1).next_power_of_two();
     let cell = Bytes::new(block.get().saturating_mul(share as u64));
@@ -85,8 +83,8 @@ fn rows(block: Bytes, uses: &[Use], cells: usize) -> (Bytes, Vec<(Bytes, Vec<Use
     (cell, rows.map(|(nth, row)| (start(nth), row.to_vec())).collect())
 }
 
-/// Returns the use to draw for a cell: a pool's use if any block has one, otherwise the most
-/// frequent use.
+/// Returns the use to draw for a cell: `PoolInUse` or else `PoolIdle` if any block has it,
+/// otherwise the most frequent use.
 fn most(uses: &[Use]) -> Use {
     let of = |kind: Use| uses.iter().filter(|of| **of == kind).count();
     for pool in [Use::PoolInUse, Use::PoolIdle] {
@@ -102,7 +100,7 @@ fn bytes_of(kind: Use, block: Bytes, uses: &[Use]) -> Bytes {
     Bytes::new(uses.iter().filter(|of| **of == kind).count() as u64 * block.get())
 }
 
-/// Returns lines of at most `columns` characters; fewer than 20 count as 20.
+/// Returns the map, with rows of at most `columns` characters; fewer than 20 count as 20.
 fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
     // A power of two makes rows begin at round numbers.
     let cells = 1 << (columns.max(20) - LABEL - 2).ilog2();
@@ -122,8 +120,8 @@ fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
     text
 }
 
-/// Returns an SVG picture with a rectangle for each run of cells of one use, and a line below the
-/// cells of the blocks `free`.
+/// Returns an SVG picture. A row has a rectangle for each run of cells of one use, except absent
+/// memory, and a line below the blocks `free`.
 fn svg(head: &str, block: Bytes, uses: &[Use], free: &Range<usize>) -> String {
     const ROW: usize = 16;
     const LEFT: usize = 80;
@@ -131,7 +129,6 @@ fn svg(head: &str, block: Bytes, uses: &[Use], free: &Range<usize>) -> String {
     const LINE: &str = "#d1570c";
     let (cell, rows) = rows(block, uses, CELLS);
     let mut body = String::new();
-    // Writing to a string cannot fail.
     let mut line = |x: usize, y: usize, text: &str| {
         let _ = writeln!(body, "<text x=\"{x}\" y=\"{y}\">{text}</text>");
     };
@@ -216,7 +213,7 @@ mod tests {
         let uses = uses();
         let svg = svg("of a test", Bytes::mib(2), &uses, &longest_free(&uses));
         let of = |colour: &str| svg.matches(&format!("fill=\"{colour}\"")).count();
-        // The legend adds one rectangle for each use, and row ends cut free runs.
+        // The legend adds one rectangle for each use, and row ends split free runs.
         assert_eq!((of("#2563eb"), of("#f2b134"), of("#8a5cc2")), (2, 2, 1));
         assert!(of("#e4e8ec") >= 6, "{svg}");
         assert!(of("#d1570c") >= 1, "{svg}");
@@ -231,7 +228,7 @@ mod tests {
         let width = |line: &str| -> usize {
             line.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
         };
-        // One cell a block, two points a cell.
+        // Each block is one cell, two units wide.
         assert_eq!(marks.map(width).sum::<usize>(), 2 * (2999 - 1400));
         assert_eq!(longest_free(&[Use::Other]), 0..0);
     }

@@ -12,10 +12,10 @@ use crate::Outcome;
 /// Options of `glebe contig release`.
 #[derive(clap::Args)]
 pub struct ReleaseArgs {
-    /// How much, rounded up to whole pages, or `all`
+    /// Length, rounded up to whole pages, or `all`
     #[arg(value_parser = amount)]
     len: Amount,
-    /// The size of a page, such as 2M or 1G; the smallest that the machine has unless given
+    /// Size of a page, for example 2M or 1G; if not given, the smallest that the machine has
     #[arg(long, value_parser = parse, value_name = "SIZE")]
     page: Option<Bytes>,
     /// Print the file that would be written, and write none
@@ -36,7 +36,8 @@ fn amount(text: &str) -> Result<Amount, String> {
     }
 }
 
-/// Shrinks the pool and prints the change. Fails if the pool gave back fewer pages than requested.
+/// Shrinks the pool, unless `dry_run` is set. Fails if the pool can release fewer pages than the
+/// given length has.
 pub fn run(args: &ReleaseArgs, out: &mut dyn Write) -> Outcome {
     let size = page_of(args.page)?;
     let wanted = match args.len {

@@ -1,4 +1,4 @@
-//! `glebe contig reserve` grows the machine's pool now, or prints a configuration for boot.
+//! `glebe contig reserve` grows a pool of huge pages now, or prints a configuration for boot.
 
 use std::error::Error;
 use std::io::Write;
@@ -14,10 +14,10 @@ use crate::{usage, Outcome};
 /// Options of `glebe contig reserve`.
 #[derive(clap::Args)]
 pub struct ReserveArgs {
-    /// How much, rounded up to whole pages
+    /// Length, rounded up to whole pages
     #[arg(value_parser = parse)]
     len: Bytes,
-    /// The size of a page, such as 2M or 1G; the smallest that the machine has unless given
+    /// Size of a page, for example 2M or 1G; if not given, the smallest that the machine has
     #[arg(long, value_parser = parse, value_name = "SIZE")]
     page: Option<Bytes>,
     /// Print each file that would be written, and write none
@@ -51,7 +51,7 @@ pub fn run(args: &ReserveArgs, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Returns `named`, or the smallest page size of a pool. Fails if `named` is not a power of two.
+/// Returns `named`, or without it the result of [`block`]. Fails if `named` is not a power of two.
 pub fn page_of(named: Option<Bytes>) -> Result<PageSize, Box<dyn Error>> {
     match named.map(|bytes| (bytes, PageSize::new(bytes.get()))) {
         None => Ok(block()),

@@ -1,4 +1,5 @@
-//! `glebe contig status` shows the pools, free memory and runs at this moment.
+//! `glebe contig status` shows pools, free memory, runs, and what the kernel offers for contiguous
+//! memory.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -19,7 +20,6 @@ use serde_json::json;
 
 use crate::Outcome;
 
-/// How long `mend` waits for another process that holds the pool lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns the smallest page size of a pool, or the base page size without pools.
@@ -28,9 +28,9 @@ pub fn block() -> PageSize {
 }
 
 struct Runs {
-    /// Pages of pools, used or free.
+    /// Lengths in bytes of runs of pool pages, used or idle, longest first.
     pools: Vec<Bytes>,
-    /// Free memory, in whole blocks.
+    /// Lengths in bytes of runs of free blocks, longest first.
     free: Vec<Bytes>,
 }
 
@@ -50,8 +50,8 @@ impl Runs {
     }
 }
 
-/// Undoes what killed processes added to the pools. Returns the changes, or why it could not look.
-/// Does nothing if no pool is writable.
+/// If a pool is writable, undoes changes that killed processes left in pools. Returns notes about
+/// the changes, or the error.
 fn mend() -> Vec<String> {
     let is_changeable = |size: PageSize| Pool::of(size).is_some_and(|pool| pool.is_writable());
     if !sizes().into_iter().any(is_changeable) {
@@ -130,8 +130,8 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Names the longest free run, or the longest block in the kernel's lists if frames are hidden. The
-/// lists join no blocks that lie side by side.
+/// Describes the longest free run or, if frames are hidden, the longest block in the kernel's free
+/// lists, which do not join adjacent blocks.
 fn longest_free(runs: &Result<Runs, OsError>, block: Result<Bytes, OsError>) -> String {
     match (runs, block) {
         (Ok(runs), _) => format!("longest free run {}", longest(&runs.free)),

@@ -17,7 +17,6 @@ use glebe::reserve::Namespace;
 use glebe::units::Bytes;
 
 const DEFAULTS: [&str; 3] = ["/usr/lib", "/usr", "/etc"];
-/// Largest number of directory entries in a walk.
 const ENTRIES_MAX: usize = 1 << 17;
 
 pub struct FileSet {
@@ -36,8 +35,8 @@ pub struct Reading {
 }
 
 impl FileSet {
-    /// Collects files below `dir`, or below the first of `DEFAULTS` that has any, up to `pages_max`
-    /// pages.
+    /// Collects files of at most `pages_max` pages in all below `dir` or, without it, below the
+    /// first of `DEFAULTS` that has any. Fails without files.
     pub fn below(dir: Option<&Path>, pages_max: u64) -> Result<Self, String> {
         let dirs: Vec<&Path> = dir.map_or(DEFAULTS.map(Path::new).to_vec(), |dir| vec![dir]);
         for dir in &dirs {
@@ -53,7 +52,7 @@ impl FileSet {
         self.files.iter().map(|(_, pages)| pages).sum()
     }
 
-    /// Reads all files through `pool` repeatedly until `stop`. Counts the pages in `seen`.
+    /// Reads all files through `pool` repeatedly until `stop` is set. Counts the pages in `seen`.
     pub fn read_through(
         &self,
         pool: &Namespace,
@@ -75,7 +74,7 @@ impl FileSet {
                     seen.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            // With every file gone, the loop would spin.
+            // Yields, because the loop would spin if every file were gone.
             std::thread::yield_now();
         }
     }
@@ -119,7 +118,8 @@ fn hash(page: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Returns files in walk order with their pages; the last may be cut at `pages_max`.
+/// Returns the files below `root` with their pages, at most `pages_max` in all. Stops after
+/// `ENTRIES_MAX` entries.
 fn walk(root: &Path, pages_max: u64) -> Vec<(PathBuf, u64)> {
     let (mut found, mut left, mut looks) = (Vec::new(), pages_max, 0);
     let mut dirs = vec![root.to_path_buf()];

@@ -1,5 +1,5 @@
-//! The sections that clap does not generate: files, related pages, and the form of the examples.
-//! Source: man-pages(7), groff_man(7).
+//! Writes the sections that clap does not generate: examples, files, related pages. Source:
+//! man-pages(7), groff_man(7).
 
 use std::fmt::Write;
 
@@ -110,7 +110,8 @@ pub(super) fn of(page: &str, tree: &Command) -> String {
     text
 }
 
-/// Appends the parent page and its other subcommands, or for `glebe` three main pages.
+/// Appends the names of the parent page and its other subcommands; for `glebe`, of three
+/// subcommands.
 fn pages_beside(page: &str, tree: &Command, beside: &mut Vec<String>) {
     let above = page.rsplit_once('-').map(|(above, _)| above);
     if let Some(above) = above {

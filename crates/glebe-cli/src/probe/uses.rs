@@ -2,20 +2,18 @@
 
 use glebe::probe::{Mechanism, State};
 
-/// What a user can do with glebe on this machine.
 pub(super) struct Use {
     pub name: &'static str,
     pub state: State,
-    /// What works, and for a limit the reason and the key of the row that names the remedy.
+    /// Describes the part that works, and names the row that limits it, if any.
     pub text: String,
 }
 
-/// The rows without which a region detects a lost page but raises no SIGBUS.
+/// Rows that a volatile region needs to raise SIGBUS at a lost page.
 const SIGBUS: [&str; 3] = ["uffd.sigbus", "uffd.zeropage", "madv.populate_write"];
-/// Any one of these rows opens a userfaultfd.
+/// Rows of which any one suffices to open a userfaultfd.
 const OPENS: [&str; 3] = ["uffd.user", "uffd.kernel", "uffd.device"];
 
-/// Returns the uses in printing order.
 pub(super) fn of(rows: &[Mechanism]) -> [Use; 6] {
     [
         reserve(rows),
@@ -84,7 +82,7 @@ fn no_sigbus(rows: &[Mechanism]) -> Option<&Mechanism> {
     opens.or_else(|| missing(rows, &SIGBUS))
 }
 
-/// Returns the first of the rows that does not say yes.
+/// Returns the first row of `keys` whose state is not `Yes`. Ignores absent rows.
 fn missing<'a>(rows: &'a [Mechanism], keys: &[&str]) -> Option<&'a Mechanism> {
     keys.iter().filter_map(|key| get(rows, key)).find(|row| row.state != State::Yes)
 }
@@ -108,7 +106,7 @@ fn because(row: Option<&Mechanism>) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the states of all uses on a machine where only these rows do not say yes.
+    /// Returns the states of all uses if the rows `without` say no and all others say yes.
     fn states(without: &[&str]) -> [State; 6] {
         let keys = ["hugetlb.2048kB", "thp", "pagemap.pfn", "madv.free"];
         let rows = keys.iter().chain(&SIGBUS).chain(&OPENS).map(|key| Mechanism {

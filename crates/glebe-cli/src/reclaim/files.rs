@@ -1,7 +1,7 @@
-//! [`WatchedFiles`] holds the file that each path names now, and the files that it named before
-//! while a process uses them.
+//! [`WatchedFiles`] holds, for each path, the file that the path names now, and earlier files that
+//! a process still uses.
 //!
-//! Each check retries paths without a purgeable file, and logs a reason when it changes.
+//! Each check tries again to open paths without a file, and logs a failure if its reason is new.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use glebe::reclaim::Reclaimer;
 
 use super::open::{Id, Judge, Open};
 
-/// Limits the descriptors of a file that is replaced often.
+/// Most earlier files kept per path. Limits the descriptors if the file is replaced often.
 const BEFORE_MAX: usize = 8;
 
 pub struct WatchedFiles(Vec<Named>);
@@ -21,7 +21,6 @@ struct Named {
     path: PathBuf,
     now: Option<Open>,
     before: Vec<Open>,
-    /// The last logged reason.
     why_not: Option<String>,
 }
 
@@ -122,7 +121,7 @@ impl Named {
     }
 }
 
-/// Returns the file that a path names. Follows symbolic links only below `/proc`
+/// Returns the identity of the file at `path`. Follows symbolic links only below `/proc`
 /// (`/proc/PID/fd/N`).
 fn id_of(path: &Path) -> io::Result<Id> {
     let mut meta = fs::symlink_metadata(path)?;

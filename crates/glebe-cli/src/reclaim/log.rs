@@ -9,13 +9,13 @@ pub enum Log {
     Quiet,
     /// Problems and events.
     Plain,
-    /// Also each look that found memory short.
+    /// Problems, events, and each poll that found memory short.
     Verbose,
 }
 
 impl Log {
     pub fn warn(self, line: impl Display) {
-        // Standard error may be closed; the purger continues.
+        // Ignores a failure, because standard error may be closed.
         let _ = writeln!(io::stderr(), "glebe reclaim: {}", one_line(&line.to_string()));
     }
 

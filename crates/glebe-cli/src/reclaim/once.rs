@@ -11,7 +11,7 @@ use glebe::volatile::{Next, Priority, Purger};
 use super::open::sums;
 use crate::Outcome;
 
-/// Opens the files without a claim: another purger may own them.
+/// Opens the files without claiming them, because another purger may own them.
 fn open(paths: &[PathBuf]) -> Result<Vec<Arc<Purger>>, String> {
     let open = |path: &PathBuf| Purger::open(path).map_err(|e| format!("{}: {e}", path.display()));
     paths.iter().map(|path| Ok(Arc::new(open(path)?))).collect()
@@ -36,7 +36,6 @@ pub fn purge(paths: &[PathBuf], size: Bytes, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Prints what a purge of `size`, or of everything, would free.
 pub fn show(paths: &[PathBuf], size: Option<Bytes>, out: &mut dyn Write) -> Outcome {
     let most = size.unwrap_or(Bytes::new(u64::MAX));
     let mut order: Vec<(Next, usize)> = Vec::new();

@@ -24,7 +24,6 @@ pub struct Judge<'a> {
     pub is_short: bool,
 }
 
-/// An open file and its last logged state.
 pub struct Open {
     name: String,
     purger: Arc<Purger>,
@@ -65,7 +64,7 @@ impl Open {
         Self { name: format!("the file that was {}", self.name), ..self }
     }
 
-    /// Logs changes. Returns true if any process uses the file.
+    /// Logs changes since the last call. Returns true if any process uses the file.
     ///
     /// # Errors
     /// If the file was truncated or cannot be checked.
@@ -109,7 +108,8 @@ impl Open {
         self.over = pinned.into_keys().collect();
     }
 
-    /// Warns once if memory is short while all marked memory of the file is pinned.
+    /// Warns if memory is short while all marked memory of the file is pinned. Repeats the warning
+    /// only after some was not pinned.
     fn tell_stuck(&mut self, look: &Look, judge: Judge<'_>) {
         let none_to_go = look.marked_bytes.iter().all(|bytes| *bytes == Bytes::ZERO);
         let is_stuck = none_to_go && look.pinned_bytes > Bytes::ZERO;
@@ -131,7 +131,7 @@ impl Open {
     }
 }
 
-/// Formats "12 MiB: 8 MiB of priority 0, 4 MiB of priority 3", or `None` for nothing.
+/// Returns text such as "12 MiB: 8 MiB of priority 0, 4 MiB of priority 3"; `None` if all are zero.
 pub fn sums(by_priority: impl Iterator<Item = Bytes>) -> Option<String> {
     let parts: Vec<_> = by_priority.enumerate().filter(|(_, freed)| *freed > Bytes::ZERO).collect();
     let sum = parts.iter().fold(Bytes::ZERO, |sum, (_, freed)| sum + *freed);

@@ -7,12 +7,12 @@ use glebe::units::{Bytes, Pages};
 
 use super::log::Log;
 
-/// Time without a shortage until it counts as over.
+/// Time with enough memory after which a shortage counts as over.
 const OVER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub struct Shortage {
-    /// Time of the last look that found memory short, until the shortage is over.
+    /// Time of the last poll that found memory short; `None` after the shortage.
     last: Option<Instant>,
     is_blind: bool,
     groups: Option<String>,
@@ -23,7 +23,7 @@ impl Shortage {
         self.last.is_some()
     }
 
-    /// Logs the result of a look. Returns true if a shortage begins or ends.
+    /// Logs the result of a poll. Returns true if a shortage begins or ends.
     pub fn look(
         &mut self,
         done: Result<Reclaimed, ReclaimError>,
@@ -76,7 +76,7 @@ impl Shortage {
         is_over
     }
 
-    /// Logs when the groups become unreadable or readable.
+    /// Logs when the groups become unreadable, for a new reason, or readable again.
     pub fn groups(&mut self, watched: &Watched, log: Log) {
         let wrong = watched.limit.as_ref().err().cloned();
         if wrong != self.groups {

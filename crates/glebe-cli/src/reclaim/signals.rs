@@ -1,7 +1,7 @@
 //! [`Signals`] makes SIGTERM, SIGINT and SIGHUP readable from a descriptor.
 //!
-//! SIGTERM and SIGINT end a purger. The second of them kills it at once, so that a file made to be
-//! slow cannot keep it alive.
+//! SIGTERM and SIGINT end a purger. The second such signal kills it at once, so that a file made to
+//! slow checks down cannot keep the purger alive.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,6 @@ use std::sync::Arc;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
 
-/// The received signals.
 pub struct Signals {
     readable: UnixStream,
     end: Arc<AtomicBool>,
@@ -25,7 +24,8 @@ impl Signals {
         readable.set_nonblocking(true)?;
         let (end, reopen) = (Arc::default(), Arc::default());
         for signal in [SIGTERM, SIGINT] {
-            // Registered first, so that it acts only on the second signal.
+            // Registers this handler first. It runs before the first signal sets the flag, so only
+            // a second signal kills the process.
             flag::register_conditional_default(signal, Arc::clone(&end))?;
             flag::register(signal, Arc::clone(&end))?;
         }
@@ -40,16 +40,15 @@ impl Signals {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Returns true once for each request to open the files anew.
+    /// Returns true once after SIGHUP, which requests to open the files anew.
     pub fn is_reopen(&self) -> bool {
-        // The flags hold the information, so drain the bytes.
+        // Discards the bytes, because the flags say which signals arrived.
         while (&self.readable).read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
         self.reopen.swap(false, Ordering::AcqRel)
     }
 }
 
 impl AsFd for Signals {
-    /// Becomes readable after a signal.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
     }

@@ -1,7 +1,7 @@
 //! [`keep`] passes the caller's setting of SIGPIPE on to the program.
 //!
-//! Rust's runtime ignores the signal before `main`, and `exec` resets it to the default. A daemon
-//! that systemd starts with SIGPIPE ignored would end when a client hangs up.
+//! Rust's runtime ignores SIGPIPE before `main`, and `exec` resets it to the default. Without
+//! [`keep`], a daemon that systemd starts with SIGPIPE ignored would end when a client hangs up.
 //!
 //! # Safety
 //! The function that runs before `main` makes one call and stores to an atomic.
@@ -24,7 +24,7 @@ extern "C" fn look() {
     IS_IGNORED.store(broken_pipe::is_ignored(), Ordering::Relaxed);
 }
 
-/// Makes the program of `command` ignore SIGPIPE if the caller did.
+/// Makes the program of `command` ignore SIGPIPE if the caller of this process did.
 pub fn keep(command: &mut Command) {
     if !IS_IGNORED.load(Ordering::Relaxed) {
         return;

@@ -12,7 +12,6 @@ use super::{secure, NotRun};
 
 const SCRIPTS_MAX: u32 = 5;
 
-/// File name prefixes of other C libraries' loaders.
 const FOREIGN_LOADERS: [(&str, &str); 3] =
     [("ld-musl-", "musl"), ("ld-uClibc", "uClibc"), ("linker", "Android's C library")];
 
@@ -20,7 +19,7 @@ const FOREIGN_LOADERS: [(&str, &str); 3] =
 /// the user, if any.
 ///
 /// # Errors
-/// If the loader would not, or the file cannot be executed.
+/// If the loader would ignore the library, or the program is missing or cannot be executed.
 pub fn check(program: &Path, ours: Architecture) -> Result<Option<String>, NotRun> {
     let mut file = program.to_owned();
     for _ in 0..=SCRIPTS_MAX {
@@ -46,7 +45,8 @@ pub fn check(program: &Path, ours: Architecture) -> Result<Option<String>, NotRu
     )))
 }
 
-/// Checks the type before the file is opened: opening a FIFO would block.
+/// Fails unless `file` is a regular file. Called before the open, because the open of a FIFO would
+/// block.
 fn regular(program: &Path, file: &Path) -> Result<Metadata, NotRun> {
     let metadata = fs::metadata(file).map_err(|e| not_there(program, file, &e))?;
     match metadata.is_file() {
@@ -114,7 +114,8 @@ fn check_elf(file: &Path, elf: &Elf, ours: Architecture) -> Result<(), NotRun> {
     }
 }
 
-/// Returns true for the loader, which runs the program in its arguments.
+/// Returns true if `file` has the name of the GNU loader, which runs the program that its arguments
+/// name.
 fn is_loader(file: &Path) -> bool {
     let file = fs::canonicalize(file).unwrap_or_else(|_| PathBuf::from(file));
     let name = file.file_name().unwrap_or_default().to_string_lossy();

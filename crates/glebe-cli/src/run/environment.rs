@@ -5,7 +5,8 @@
 //! GLEBE_MALLOC  name,name=value,...     what was there, then --option, --signal, --stats
 //! ```
 //!
-//! A later word replaces an earlier word of the same name. Values are bytes. Source: ld.so(8).
+//! In GLEBE_MALLOC, a word replaces the words of the same name before it. Values need not be UTF-8.
+//! Source: ld.so(8).
 
 use std::env;
 use std::error::Error as Failure;
@@ -51,7 +52,8 @@ fn is_real_time(number: &str) -> bool {
         && number.parse().is_ok_and(|n: u8| n < REAL_TIME)
 }
 
-/// Returns the value of LD_PRELOAD: `ours`, then the previous value.
+/// Returns the value of LD_PRELOAD: `ours`, then `before`. Returns only `before` if `ours` is first
+/// in it.
 pub fn preloads(ours: &Path, before: Option<OsString>) -> OsString {
     let before = before.unwrap_or_default();
     let is_separator = |byte: &u8| matches!(byte, b' ' | b':');
@@ -67,8 +69,8 @@ pub fn preloads(ours: &Path, before: Option<OsString>) -> OsString {
     all
 }
 
-/// Returns the value of GLEBE_MALLOC: the words of `before`, then `words`, which replace earlier
-/// words of the same names.
+/// Returns the value of GLEBE_MALLOC: the words of `before`, then `words`. Of words with the same
+/// name only the last stays.
 ///
 /// # Errors
 /// If the value is too long.
@@ -93,7 +95,7 @@ fn name(word: &[u8]) -> &[u8] {
 /// Checks the argument of `--option`.
 ///
 /// # Errors
-/// If it has no name, or a comma, which ends a word.
+/// If the argument has no name, or has a comma, which ends a word.
 pub fn word(text: &OsStr) -> Parsed<OsString> {
     let is_one = !name(text.as_bytes()).is_empty() && !text.as_bytes().contains(&b',');
     match is_one {
@@ -107,9 +109,9 @@ pub fn word(text: &OsStr) -> Parsed<OsString> {
 
 /// Returns the words for `--stats`, `--stats=FORMAT`, `--stats=FILE` or `--stats=FORMAT:FILE`.
 ///
-/// Adds this process's number unless each process has its own file, so that only the program prints
-/// and not the programs that it starts. Makes the path absolute, because the program may change its
-/// working directory.
+/// Adds the word `pid=` with this process's number, unless the file's name has `%p`, so that
+/// programs that the program starts print nothing. Makes the path absolute, because the program may
+/// change its working directory.
 ///
 /// # Errors
 /// If GLEBE_MALLOC cannot name the file, or the working directory is unknown.
@@ -147,7 +149,7 @@ fn to_file(file: &OsStr) -> Parsed<OsString> {
     let mut word = b"stats=".to_vec();
     if !file.as_bytes().starts_with(b"/") {
         let here = env::current_dir().map_err(|e| format!("--stats={shown}: getcwd: {e}"))?;
-        // Only the user's `%p` is a pattern.
+        // Escapes `%` in the working directory, because only the user's `%p` is a pattern.
         for &byte in here.as_os_str().as_bytes() {
             word.extend_from_slice(if byte == b'%' { b"%%" } else { std::slice::from_ref(&byte) });
         }

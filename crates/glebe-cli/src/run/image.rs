@@ -1,7 +1,7 @@
-//! [`of`] tells what an executable file is. The crate `object` parses ELF.
+//! [`of`] classifies an executable file. The crate `object` parses ELF.
 //!
-//! [`of`] reads only headers, checks every length, and fails where the kernel would refuse the
-//! file. Source: execve(2), elf(5).
+//! [`of`] reads only headers and the loader's path, and checks every length. Source: execve(2),
+//! elf(5).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,7 +15,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::read::ReadCache;
 use object::Endianness;
 
-/// Bytes of a script that the kernel reads (BINPRM_BUF_SIZE).
+/// Bytes of a script that the kernel reads for its `#!` line (BINPRM_BUF_SIZE).
 const HEAD: u64 = 256;
 const PATH_MAX: u64 = 4096;
 
@@ -35,14 +35,14 @@ pub enum Image {
     Elf(Elf),
     /// Begins with `#!` and this path.
     Script(PathBuf),
-    /// A script without `#!`, or a format registered with binfmt_misc.
+    /// Any other format, such as one registered with binfmt_misc.
     Other,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Elf {
     pub architecture: Architecture,
-    /// Position-independent: a shared library, a loader, or most programs.
+    /// True for position-independent files: shared libraries, loaders, and most programs.
     pub is_shared: bool,
     pub loader: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let begin = line.iter().position(|byte| !is_blank(byte))?;
     let ends = |byte: &u8| is_blank(byte) || matches!(byte, b'\n' | 0);
-    // The end of the file also ends the line.
+    // The end of a file shorter than `HEAD` also ends the line.
     let is_whole = line.len() < HEAD as usize - 2;
     let end = line[begin..].iter().position(ends).or(is_whole.then_some(line.len() - begin))?;
     let path = &line[begin..begin + end];

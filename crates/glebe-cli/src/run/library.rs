@@ -1,7 +1,7 @@
 //! [`find`] locates the library to preload.
 //!
-//! The places are the argument of `--lib`, the command's folder (after a build), and the library
-//! folders of the prefix in which the command is installed. Errors list every place tried.
+//! The places are the argument of `--lib` or, without it, the command's folder (after a build) and
+//! the library folders of the prefix in which the command is installed.
 
 use std::env;
 use std::fs::File;
@@ -13,7 +13,6 @@ use super::NotRun;
 
 const NAME: &str = "libglebe_malloc.so";
 
-/// A library that LD_PRELOAD can name.
 #[derive(Debug)]
 pub struct Library {
     pub path: PathBuf,
@@ -23,7 +22,7 @@ pub struct Library {
 /// Finds the library. `given` is a file, or the only folder to search.
 ///
 /// # Errors
-/// If the file is missing, is not a shared library, or has a path that LD_PRELOAD cannot name.
+/// If no library is found, the file is no shared library, or LD_PRELOAD cannot name its path.
 pub fn find(given: Option<&Path>) -> Result<Library, NotRun> {
     let places = match given {
         Some(path) => vec![place_given(path)?],
@@ -49,7 +48,6 @@ fn place_given(path: &Path) -> Result<PathBuf, NotRun> {
     Ok(if path.is_dir() { path.join(NAME) } else { path })
 }
 
-/// Returns the places of the library of the command at `command`.
 fn places(command: &Path) -> Vec<PathBuf> {
     let beside = command.parent().unwrap_or(Path::new("/"));
     let prefix = beside.parent().unwrap_or(Path::new("/"));
@@ -58,7 +56,7 @@ fn places(command: &Path) -> Vec<PathBuf> {
     [beside.to_owned()].into_iter().chain(folders).map(|folder| folder.join(NAME)).collect()
 }
 
-/// Fails if the loader would split the path at blanks and colons, or expand words after `$`.
+/// Fails if the loader would split the path at a blank or colon, or expand a word after `$`.
 fn is_nameable(path: &Path) -> Result<(), NotRun> {
     let not_for_a_name = |byte: &&u8| matches!(byte, b' ' | b':' | b'$');
     match path.as_os_str().as_bytes().iter().find(not_for_a_name) {

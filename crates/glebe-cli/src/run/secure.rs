@@ -1,8 +1,8 @@
 //! [`reason`] explains why the kernel would start a program in secure mode (AT_SECURE), in which
 //! the loader ignores LD_PRELOAD. Source: ld.so(8), capabilities(7), security/commoncap.c.
 //!
-//! The mode bits alone do not decide: root may execute a program that is setuid root, and nosuid
-//! mounts and no_new_privs disable the bits.
+//! The mode bits alone do not decide: nosuid mounts and no_new_privs disable them, and root gains
+//! nothing from setuid root.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use rustix::process::{getegid, geteuid, getgid, getuid};
 use rustix::thread::no_new_privs;
 
 const SETUID: u32 = 0o4000;
-/// Without group execute permission, the setgid bit has another meaning.
+/// The setgid bit and group execute. Without group execute, setgid has another meaning.
 const SETGID: u32 = 0o2010;
 
 /// Returns the reason as words that follow the program's name; `None` in normal mode.
@@ -39,7 +39,8 @@ fn is_ignored(program: &Path) -> bool {
 }
 
 fn has_capabilities(program: &Path) -> bool {
-    // Longer than any version's value (struct vfs_ns_cap_data). ERANGE means a longer value.
+    // The buffer is longer than any known value (struct vfs_ns_cap_data). ERANGE means that the
+    // value is longer still.
     let mut value = [0; 64];
     match getxattr(program, "security.capability", &mut value[..]) {
         Ok(len) => len > 0,

@@ -1,14 +1,14 @@
-//! Parses memcached's extended options, `-o`. Ignores those that tune memcached's memory or missing
-//! parts, and refuses unknown ones.
+//! Parses memcached's extended options, `-o`. Ignores options for memcached's memory or for parts
+//! that this server lacks, and refuses unknown options.
 
 use std::time::Duration;
 
 use crate::usage;
 
 pub struct Extended {
-    /// Refuses connections beyond the limit, instead of letting them wait.
+    /// True if connections beyond the limit are refused, false if they wait.
     pub refuse_fast: bool,
-    /// Time without a command until a connection is closed.
+    /// Time without a command after which a connection is closed.
     pub idle: Option<Duration>,
 }
 

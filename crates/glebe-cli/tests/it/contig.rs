@@ -157,7 +157,7 @@ fn a_change_that_a_kill_cut_short_is_mended_and_told() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(is_inside);
-    // Another glebe process may mend the change first.
+    // Another glebe process may undo the change first.
     let text = ok(&["status"]);
     if !text.contains("a process ended while it had nr_overcommit_hugepages") {
         println!("skipped: another took the lock first: {text}");
@@ -185,7 +185,7 @@ fn what_is_reserved_is_there_for_everybody() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("wrote ") && text.contains("2 added"), "{text}");
     // `reserve` also made the surplus pages that programs use (`others`) persistent. The loop
-    // releases both kinds. It repeats, because `others` go only when their users end.
+    // releases both kinds, and repeats because `others` become free only when their users end.
     let others = text
         .lines()
         .find_map(|line| line.split_once(" more that programs use now")?.0.parse::<u64>().ok());
@@ -290,7 +290,7 @@ fn nobody_is_told_what_can_be_known() {
         println!("skipped: only root can become nobody");
         return;
     }
-    // `nobody` may not enter the program's directory.
+    // Runs a copy, because `nobody` may lack access to the program's directory.
     let copy = Reachable::new();
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new(copy.program());
@@ -304,7 +304,7 @@ fn nobody_is_told_what_can_be_known() {
     assert!(String::from_utf8_lossy(&status.stdout).contains("runs of pools    hidden"));
     let hidden = as_nobody(&["explain", "64M"]).unwrap();
     let text = String::from_utf8_lossy(&hidden.stdout).into_owned();
-    // If pools have that much idle memory, only frames could prove a run.
+    // If pools have 64 MiB idle, the verdict may be unknown, because hidden frames prove no run.
     match hidden.status.success() {
         true => assert!(
             text.starts_with("unknown: whether 64 MiB") || text.starts_with("yes: "),

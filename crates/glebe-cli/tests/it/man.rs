@@ -26,7 +26,7 @@ fn subcommands() -> Vec<String> {
 
 fn below(path: &[&str]) -> Vec<String> {
     let help = ok(&[path, &["--help"]].concat());
-    // The root's subcommands stand in groups.
+    // The help of `glebe` itself lists the subcommands in groups.
     let first = if path.is_empty() { "Look:\n" } else { "Commands:\n" };
     if !help.contains(first) {
         return Vec::new();

@@ -1,5 +1,5 @@
 //! Tests exit statuses: 2 for a wrong command line, 1 for an unwritable output, 0 for a closed
-//! pipe.
+//! pipe. Also tests the demo.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;

@@ -124,7 +124,6 @@ fn without_privilege_the_same_rows_and_fewer_yes() {
     for key in ["pagemap.scan", "madv.free", "uffd.user", "uffd.sigbus", "membarrier.rseq"] {
         assert_eq!(state(&nobody, key), state(&root, key), "{key}");
     }
-    // No state is better without privileges.
     let rank = |state: &str| ["no", "partly", "yes"].iter().position(|s| *s == state).unwrap();
     for ((key, with), (_, without)) in states(&root).iter().zip(states(&nobody)) {
         assert!(rank(with) >= rank(&without), "{key}: {with} as root, {without} without");

@@ -5,7 +5,6 @@ use std::process::Command;
 
 use glebe_testing::Scratch;
 
-/// The kernel's overflow uid, without privileges.
 pub const NOBODY: u32 = 65_534;
 
 pub struct Reachable(Scratch);
@@ -13,8 +12,8 @@ pub struct Reachable(Scratch);
 impl Reachable {
     pub fn new() -> Self {
         let this = Self(Scratch::readable("reachable"));
-        // Another process copies: a child forked by another thread of this process could inherit
-        // the writable descriptor, and nobody could execute the file.
+        // Another process copies the program, because a forked child of this process could hold the
+        // file open for writing, and such a file cannot run.
         let program = env!("CARGO_BIN_EXE_glebe");
         let mut install = Command::new("install");
         let copied = install.args(["-m", "755", program]).arg(this.program()).status();

@@ -1,9 +1,9 @@
-//! Tests that every size on the command line, however large, gives an answer or a clear refusal.
+//! Tests that extreme sizes on the command line give an answer or an error message.
 
 use std::process::Command;
 
-/// The largest number of a word, the largest size that the command takes, the one before it, which
-/// must be rounded up, and nothing.
+/// The largest 64-bit number, the largest size that the command takes, the number before that size,
+/// which must be rounded up, and 0.
 const SIZES: &[&str] = &["18446744073709551615", "1048576T", "1152921504606846975", "0"];
 
 const COMMANDS: &[&str] = &[

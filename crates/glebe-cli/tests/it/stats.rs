@@ -131,7 +131,7 @@ fn one_that_answers_nonsense_is_named_and_the_others_are_shown() {
     let scratch = Scratch::new("nonsense");
     let reserve = reserve();
     reserve.serve_stats_in(scratch.path()).unwrap();
-    // This process lives, so the socket counts as live.
+    // The socket's name has the number of this process, so the socket counts as live.
     let liar = scratch.path().join(format!("{}.99999.sock", std::process::id()));
     let listener = UnixListener::bind(liar).unwrap();
     std::thread::scope(|scope| {

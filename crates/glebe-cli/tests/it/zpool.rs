@@ -48,7 +48,7 @@ fn the_columns_are_the_kernels() {
     assert!(lines.iter().any(|line| line.join(" ") == row), "{text}");
 }
 
-/// Compares with tables computed elsewhere, from the kernel's rule.
+/// Compares the classes with stored tables, computed independently by the kernel's rule.
 #[test]
 fn tables_for_every_page_size_are_the_golden_ones() {
     for (page, chain, golden) in [

@@ -1,9 +1,7 @@
-//! The bank is a set of memory blocks that an administrator made movable until they are dropped or
-//! the machine reboots. All programs use them, until memory of the source
-//! [`Blocks`](super::super::Source::Blocks) is drawn from them.
+//! The bank is a set of memory blocks that an administrator made movable, until `drop` or a reboot.
+//! All programs may use them, until the source [`Blocks`](super::super::Source::Blocks) takes them.
 //!
-//! Lengths are bytes, rounded up to blocks. Lock: that of the hugetlb pools. Cost: 12 ms to 0.4 s a
-//! block.
+//! Lengths are bytes, rounded up to blocks. Lock: the hugetlb pools'. Cost: 12 ms to 0.4 s a block.
 
 use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
@@ -28,7 +26,7 @@ pub struct Block {
     pub drawn: Bytes,
 }
 
-/// The machine's memory blocks. The bank's are among those that are movable.
+/// The machine's memory blocks. The bank's blocks are among the movable ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Movable {
     /// Bytes of a block.
@@ -61,7 +59,7 @@ pub struct Change {
     pub blocks: Vec<u64>,
     /// Bytes of all blocks.
     pub len: Bytes,
-    /// Repairs made, and why there are no more blocks.
+    /// Repairs made, and why fewer blocks came.
     pub notes: Vec<String>,
 }
 
@@ -69,11 +67,13 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), PoolLock::PATIENCE)
 }
 
-/// Adds blocks of at least `len` to the bank, in the fewest stretches; if fewer, a note says why. A
-/// `dry_run` touches nothing.
+/// Adds blocks of `len` bytes to the bank, in the fewest stretches; a note says why if fewer come.
+/// A `dry_run` adds none.
 ///
 /// # Errors
-/// [`Error::NoBlocks`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
+/// [`Error::ZeroLength`], [`Error::NoBlocks`], [`Error::TooMuchMovable`],
+/// [`Error::NoRoomToEvacuate`], [`Error::BlocksShort`], [`Error::BlocksStuck`]; the kernel's
+/// errors.
 pub fn add(len: Bytes, dry_run: bool) -> Result<Change, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
@@ -98,7 +98,7 @@ pub fn add(len: Bytes, dry_run: bool) -> Result<Change, Error> {
     Ok(Change { blocks: added, len, notes: work.notes })
 }
 
-/// Returns nothing if a block resisted.
+/// Returns no block if a block resisted evacuation.
 fn add_stretch(
     work: &mut BlockWork,
     missing: Bytes,
@@ -106,7 +106,7 @@ fn add_stretch(
     stuck: &mut Vec<u64>,
     dry_run: bool,
 ) -> Result<Vec<u64>, Error> {
-    // Blocks of a dry run are not on record.
+    // A dry run does not record its blocks, so `out` excludes them from the next plan.
     let out: Vec<u64> = added.iter().chain(&*stuck).copied().collect();
     let want = Wanted { len: missing, node: None, own: &[], stuck: &out, of: Whose::Kernels };
     let stretch = plan(work, &want)?.blocks;
@@ -123,8 +123,8 @@ fn add_stretch(
     Ok(Vec::new())
 }
 
-/// Gives blocks of at least `len`, or all, from the bank back to the kernel, fewest used pages
-/// first. Blocks with drawn pages stay.
+/// Gives blocks of `len` bytes, or all, back to the kernel, fewest used pages first. Blocks with
+/// hugetlb pages stay, and blocks that resist.
 ///
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
@@ -175,8 +175,8 @@ pub fn status() -> Result<Status, Error> {
     })
 }
 
-/// Returns how much memory is movable. Any user may call it; only root can know, by [`status`],
-/// which of it is the bank's.
+/// Returns how much memory is movable. Any user may call it; only root learns by [`status`] which
+/// part is the bank's.
 ///
 /// # Errors
 /// [`Error::NoBlocks`]; if the kernel does not list its memory blocks.

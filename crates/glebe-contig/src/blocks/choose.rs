@@ -1,8 +1,7 @@
 //! Chooses blocks.
 //!
-//! A *stretch* is adjacent blocks on one node. The best has the fewest blocks of the kernel, then
-//! the fewest pages to move. Samples say where to look; every page is checked before a block is
-//! taken.
+//! A *stretch* is adjacent blocks on one node. The best stretch has the fewest blocks of the
+//! kernel, then the least disturbing worst block ([`Disturbs`]), then the fewest pages to move.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ pub(super) enum Disturbs {
     Bank,
     Movable,
     Kernel,
-    /// The kernel's, which devices with short addresses need.
+    /// Memory of the kernel that devices with short addresses need.
     Devices,
 }
 
@@ -26,7 +25,6 @@ pub(super) struct Candidate {
     pub sample: Occupancy,
 }
 
-/// Adjacent blocks, and the number of pages to move.
 pub(super) type Stretch = (Vec<u64>, u64);
 
 pub(super) struct Search<'a, E> {
@@ -93,7 +91,7 @@ impl<'a, E> Search<'a, E> {
         let mut seen = (self.look)(number)?;
         let of_this = self.candidates.iter().find(|candidate| candidate.number == number);
         if of_this.is_some_and(|candidate| candidate.disturbs < Disturbs::Kernel) {
-            // Movable memory has no pages of the kernel.
+            // In movable memory, unmarked frames are not the kernel's, so they count as movable.
             seen.movable += std::mem::take(&mut seen.unmarked);
         }
         self.seen.insert(number, seen);
@@ -115,8 +113,8 @@ impl<'a, E> Search<'a, E> {
         Ok(longest)
     }
 
-    /// Returns the kernel's block with the fewest unmarked frames and nothing else in the way, if
-    /// unmarked frames are in any block's way.
+    /// Returns the kernel's block with the fewest unmarked frames and no other obstacle. `None` if
+    /// no block has only this obstacle.
     pub fn most_likely(&self) -> Option<u64> {
         let may_fit = |seen: &Occupancy| fits(Occupancy { unmarked: 0, ..*seen });
         if self.count(|seen| seen.unmarked > 0 && may_fit(seen)) == 0 {

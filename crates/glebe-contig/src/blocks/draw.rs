@@ -1,9 +1,8 @@
-//! Draws the huge pages of evacuated blocks into the hugetlb pool.
+//! Takes the huge pages of evacuated blocks into the hugetlb pool.
 //!
-//! The kernel fills the pool from movable memory first, beginning with the pages that were free
-//! longest. So the pool grows in steps, each a single write, until it has the wanted frames. Pages
-//! are populated without the lock, so their frames are read afterwards. Counts and frames are huge
-//! pages.
+//! The kernel fills the pool from movable memory first, with the pages that were free longest. So
+//! the pool grows in steps, each a single write, until it has the wanted frames. Counts and frames
+//! are huge pages.
 
 use std::ops::Range;
 
@@ -14,17 +13,16 @@ use crate::Error;
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Mapping;
 
-/// Pages of a step before the first wanted one.
+/// Pages of a step before the first wanted page comes.
 const STEP: u64 = 64;
-/// Most further steps without a wanted page.
+/// `draw` gives up after more steps than this in a row without a new wanted page.
 const VAIN_MAX: u32 = 3;
 
-/// A mapping with the wanted pages and perhaps more, and a mapping that reserves the other new
-/// pages meanwhile.
+/// A mapping with the wanted pages and perhaps more, and a mapping that reserves other new pages.
 pub(super) type Drawn = (Mapping, Option<Mapping>);
 
-/// Puts the blocks of `plan` back as movable memory and grows the pool after each, by `most` in
-/// all; `None` if the needed pages in `within` do not come.
+/// Puts the blocks of `plan` back as movable memory, and grows the pool by at most `most` pages in
+/// steps. Returns `None` if the needed pages in `within` do not come.
 pub(super) fn draw(
     work: &BlockWork,
     builder: &Builder<'_>,

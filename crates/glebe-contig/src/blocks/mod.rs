@@ -1,16 +1,15 @@
-//! Implements the source [`Blocks`](super::Source::Blocks): one run out of evacuated memory blocks.
+//! Implements the source [`Blocks`](super::Source::Blocks): a run of evacuated memory blocks.
 //!
 //! [`build`] takes the fewest suitable adjacent blocks off line, which moves their pages elsewhere,
 //! puts them back as movable memory, and takes the huge pages of their frames. The kernel keeps the
-//! last pages of a zone, so one more block is evacuated for the moment if movable memory has
-//! nothing else free. On drop, the blocks return to their zone.
+//! last pages of a zone, so one more block is evacuated if movable memory has nothing else free. On
+//! drop, blocks return to their zone.
 //!
-//! Nothing is touched if too little memory would be left, or too much movable. A record lists
+//! No block is touched if too little memory would be left, or too much movable. A record lists
 //! changed blocks ([`record`]) with their owners ([`owner`]), so that the next holder of the lock
-//! mends what a killed process left.
+//! can repair them after a kill.
 //!
-//! Lengths are bytes. Cost: 12 ms for the first block, 1 ms for each further one, 12 µs for each
-//! page in use. Lock: that of the hugetlb pools. Source: admin-guide/mm/memory-hotplug.
+//! Lengths are bytes. Lock: the hugetlb pools'. Source: admin-guide/mm/memory-hotplug.
 
 pub mod bank;
 mod choose;
@@ -42,7 +41,7 @@ use glebe_os::units::{Bytes, PageSize};
 
 const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// The kernel logs each block that resists.
+/// Most blocks that may resist; few, because the kernel logs each.
 const STUCK_MAX: usize = 3;
 const ATTEMPTS: u32 = 8;
 const TAKEN: &str = "others took pages of evacuated memory blocks first; they were evacuated again";
@@ -50,7 +49,7 @@ const TAKEN: &str = "others took pages of evacuated memory blocks first; they we
 pub(super) const WHY_NOT_PINNED: &str = "memory blocks are movable memory: a long-term pin would \
     move the pages out of it, and the run would be gone";
 
-/// Blocks that cannot be given back on drop stay on record.
+/// Blocks to give back on drop; a block that cannot go back stays on record.
 #[derive(Debug)]
 pub(super) struct HeldBlocks {
     blocks: Vec<u64>,
@@ -84,7 +83,7 @@ impl HeldBlocks {
 
 impl Drop for HeldBlocks {
     fn drop(&mut self) {
-        // No memory of this call is surplus any more, so the promise may end.
+        // This mapping's surplus pages are gone, so the promise of idle pages may end.
         drop(self.idle.take());
         if self.blocks.is_empty() || self.guard.is_child() {
             return;
@@ -144,7 +143,7 @@ fn smallest_size() -> Result<PageSize, Error> {
 }
 
 impl Call<'_> {
-    /// Evacuates blocks and promises their pages. `None` asks for another attempt.
+    /// Evacuates blocks and takes their pages into the pool. `None` asks for another attempt.
     fn evacuate(&mut self, len: Bytes) -> Result<Option<(Vec<u64>, draw::Drawn)>, Error> {
         let (options, builder) = (self.options, &mut self.builder);
         let mut work = BlockWork::begin(&options.place, options.patience())?;
@@ -201,7 +200,7 @@ impl Call<'_> {
     }
 }
 
-/// Refuses if other programs would lose more idle pages than the blocks hold.
+/// Refuses if the idle pages, which other programs could not use, exceed the blocks' pages.
 fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &BlockPlan) -> Result<(), Error> {
     let (size, blocks) = (builder.pool.size(), plan.blocks.len() as u64);
     let (idle, hold) = (builder.idle_to_keep()?, blocks * block.pages_down(size).get());
@@ -217,7 +216,7 @@ fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &BlockPlan) -> Result<(
     Err(Error::NoBlocks { why })
 }
 
-/// Returns `None` if other programs took the pages, or memory for putting a block on line.
+/// Turns a lack of memory into `None`, because other programs may have taken it.
 fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
     match error {
         Error::Os(error) if error.kind() == ErrorKind::OutOfMemory => Ok(None),

@@ -1,6 +1,6 @@
-//! [`Book`] is the machine's record of blocks. Claims show which processes live.
+//! [`Book`] is the machine's record of blocks. A claim shows that its process lives.
 //!
-//! The file is next to the lock of the hugetlb pools, and used only under that lock.
+//! The file is used only under the hugetlb pools' lock.
 
 use super::record::{header, Line, Owner, Record};
 use crate::pool::PoolLock;
@@ -18,7 +18,6 @@ pub(super) struct Book {
 }
 
 impl Book {
-    /// Reads the record. The strings describe malformed lines.
     pub fn open(lock: &PoolLock) -> Result<(Self, Vec<String>), OsError> {
         let file = LockFile::at(&lock.locked().path().with_file_name(NAME));
         let boot_id = lock.boot_id().to_owned();
@@ -32,7 +31,7 @@ impl Book {
         }
         let book = Self { file, boot_id, record, begun };
         if let Some(own) = lock.locked().own_claim() {
-            // The lock file may be newer than the claim.
+            // A newer lock file may lack the claim.
             if !lock.locked().is_claimed(own)? {
                 lock.locked().claim(own)?;
             }

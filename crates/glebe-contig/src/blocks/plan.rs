@@ -1,8 +1,8 @@
 //! Plans which blocks a call takes.
 //!
-//! A frame without a flag is the kernel's, or free in a processor's own list. If such frames are in
-//! the way, those lists are emptied. If that does not help, the likeliest block is taken off line
-//! and put back, which empties all lists. Lengths are bytes.
+//! A frame without a flag is the kernel's, or in a processor's list of free pages. If such frames
+//! are in the way, these lists are emptied; if that does not help, the likeliest block is taken off
+//! line and put back, which empties all lists. Lengths are bytes.
 
 use super::choose::{Disturbs, Search};
 use super::work::BlockWork;
@@ -15,12 +15,12 @@ use glebe_os::internal::sys::machine::zones;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Divisor of the available memory.
+/// At least `1 / MARGIN_SHARE` of the available memory must be left.
 const MARGIN_SHARE: u64 = 10;
 const MARGIN_MIN: Bytes = Bytes::gib(1);
-/// Divisor of the machine's memory.
+/// At most `1 / MOVABLE_SHARE` of the memory blocks on line may be movable.
 const MOVABLE_SHARE: u64 = 4;
-/// Divisor of the movable memory that the kernel keeps free.
+/// The kernel keeps about `1 / KEPT_SHARE` of the movable memory free.
 const KEPT_SHARE: u64 = 256;
 const KEPT_MIN: Bytes = Bytes::mib(8);
 
@@ -39,7 +39,7 @@ pub(crate) enum Whose {
     Anybodys,
     /// Only the bank's, which an administrator allowed.
     Banks,
-    /// Only the kernel's, for the bank; fewer blocks will do.
+    /// Only the kernel's, for the bank; fewer blocks suffice.
     Kernels,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Whose {
 pub(super) struct BlockPlan {
     pub blocks: Vec<u64>,
     pub node: Option<Node>,
-    /// A block to put back last: the kernel keeps the last pages.
+    /// An extra block to put back last, because the kernel keeps the last free pages.
     pub slack: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, 
     let whole = Bytes::new(blocks.len() as u64 * size.get());
     let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
     let node = blocks.first().and_then(|first| node_of(*first));
-    // Other programs take movable memory from the oldest block first, so it becomes the slack.
+    // Other programs use the oldest block first, so the oldest block left becomes the slack.
     let is_left = |own: &&u64| !blocks.contains(own) && node_of(**own) == node;
     let left: Vec<u64> = wanted.own.iter().filter(is_left).copied().collect();
     let is_again = !wanted.own.is_empty();

@@ -1,4 +1,4 @@
-//! [`Record`] lists memory blocks before they are changed. Pure: text in, text out.
+//! [`Record`] lists memory blocks before they are changed.
 //!
 //! Lines have equal length and do not cross pages, so a kill cannot cut a line's write.
 //!
@@ -18,7 +18,6 @@ pub(super) const LINE: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Bank,
-    /// The process with this claim.
     Process(u32),
     /// The block could not be given back yet.
     Nobody,
@@ -51,7 +50,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Parses a record. The strings describe ignored lines.
+    /// The strings describe ignored lines.
     pub fn parse(text: &[u8], boot_id: &str) -> (Self, Vec<String>) {
         let mut lines = text.chunks(LINE).map(String::from_utf8_lossy);
         let header = lines.next().unwrap_or_default();

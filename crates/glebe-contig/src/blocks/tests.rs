@@ -1,4 +1,4 @@
-//! Tests repairs of memory blocks, and a pinned page, as root.
+//! Tests memory blocks, as root.
 
 use super::plan::{plan, Wanted, Whose};
 use super::record::Line;
@@ -8,7 +8,6 @@ use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
 use glebe_os::internal::sys::machine::memory_block::BlockState;
 
 const LOCK: Duration = Duration::from_secs(60);
-/// No process has this number.
 const DEAD: Owner = Owner::Process(u32::MAX);
 static TURN: StaticMutex<()> = StaticMutex::new(());
 
@@ -16,7 +15,7 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), LOCK)
 }
 
-/// A block that can be evacuated. Its drop puts the block back into its zone.
+/// A block that can be evacuated.
 struct Good {
     block: u64,
     zone: Zone,

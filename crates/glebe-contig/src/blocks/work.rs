@@ -1,8 +1,7 @@
 //! [`BlockWork`] changes memory blocks, under the lock of the hugetlb pools.
 //!
-//! It records each change first, so that the next holder of the lock can undo it. It puts a block
-//! back at once, since the system lacks its memory meanwhile. It leaves out blocks with hugetlb
-//! pages, which would be moved or lost.
+//! A call records each change first, so that the next holder of the lock can undo it. Blocks with
+//! hugetlb pages stay, because these would be moved or lost.
 
 use std::io::ErrorKind;
 use std::thread;
@@ -56,7 +55,6 @@ impl BlockWork {
         Ok(work)
     }
 
-    /// Returns the blocks that a caller with `own` may take.
     pub fn candidates(
         &self,
         all: &[MemoryBlock],
@@ -86,12 +84,12 @@ impl BlockWork {
         Ok(candidates)
     }
 
-    /// Counts a block's pages. Unless `all`, stops after an immovable one.
+    /// Counts a block's pages. Unless `all`, stops soon after an immovable page.
     pub fn look(&self, number: u64, all: bool) -> Result<Occupancy, Error> {
         Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), all)?)
     }
 
-    /// Evacuates all or none. The bank's blocks stay the bank's.
+    /// Makes `numbers` movable memory; after a failure, gives all back.
     pub fn evacuate(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         self.empty(numbers, owner)?;
         for number in numbers {
@@ -103,7 +101,7 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Takes `numbers` off line, all or none.
+    /// Takes `numbers` off line; after a failure, gives all back.
     pub fn empty(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         let is_new = |number: &&u64| self.book.of(**number).is_none();
         let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
@@ -120,8 +118,8 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Gives `numbers` back after a failure; with `disown`, also blocks of the bank. Blocks that
-    /// fail stay on record.
+    /// Gives `numbers` back after a failure; with `disown`, also the bank's. A block that fails
+    /// stays on record.
     pub fn bring_back(&mut self, numbers: &[u64], disown: bool) {
         for number in numbers {
             if let (true, Some(line)) = (disown, self.book.of(*number)) {
@@ -131,7 +129,7 @@ impl BlockWork {
         }
     }
 
-    /// Empties a block and puts it back, which empties processors' own lists.
+    /// Empties a block and puts it back, which empties processors' lists of free pages.
     pub fn cycle(&mut self, number: u64) -> Result<(), Error> {
         let owner = self.book.this_process(&self.lock)?;
         self.note_down(number, owner)?;
@@ -152,8 +150,8 @@ impl BlockWork {
         Ok(self.book.set(line)?)
     }
 
-    /// Puts a block into its old zone and strikes it out. On failure it stays on record without an
-    /// owner.
+    /// Returns a block to its old zone and removes it from the record; a bank's block only goes on
+    /// line. If its zone refuses, the block stays on record without an owner.
     pub fn give_back(&mut self, number: u64) -> Result<(), Error> {
         let Some(line) = self.book.of(number) else { return Ok(()) };
         let block = self.blocks.read(number)?;
@@ -172,7 +170,7 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Gives a block of the bank back; on failure it stays the bank's.
+    /// On failure, the block stays the bank's.
     pub fn drop_from_bank(&mut self, number: u64) -> Result<(), Error> {
         let Some(line) = self.book.of(number) else { return Ok(()) };
         let block = self.blocks.read(number)?;
@@ -180,9 +178,8 @@ impl BlockWork {
         Ok(self.book.strike(number)?)
     }
 
-    /// Counts the pages of hugetlb pools in a block, after a wait: the kernel removes surplus pages
-    /// of an ended process late. Each count follows its look at the surplus, else a page that
-    /// leaves in between would be counted and not awaited.
+    /// Counts the pages of hugetlb pools in a block. Waits up to a second for surplus pages to
+    /// leave, because the kernel removes those of an ended process late.
     fn pages_of_pools(&self, number: u64) -> Result<u64, Error> {
         let begin = Instant::now();
         let mut pages = self.look(number, true)?.pool;
@@ -216,7 +213,7 @@ impl BlockWork {
             }
         }
         if let Err(error) = self.blocks.put_on_line(number, movable) {
-            // Other programs may have been quicker.
+            // Another program may have been quicker.
             if self.blocks.read(number)?.state != BlockState::Online {
                 return Err(error.into());
             }
@@ -286,8 +283,8 @@ pub(super) fn machine_blocks() -> Result<MemoryBlocks, Error> {
     })
 }
 
-/// Returns true for the first or last block of a DMA zone. Without the block the zone would shrink,
-/// and the kernel would put the block elsewhere.
+/// Returns true for the first or last block of a DMA zone. Without it the zone would shrink, and
+/// the kernel would put the block into another zone.
 fn is_border(all: &[MemoryBlock], at: usize) -> bool {
     let zone = all[at].zone;
     let of_zone = |other: Option<&MemoryBlock>| other.is_some_and(|other| other.zone == zone);

@@ -1,14 +1,13 @@
-//! Draws chosen free huge pages into a pool.
+//! Takes chosen free huge pages into a pool.
 //!
-//! No caller can choose the pages that a pool grows by. So the pool grows by promises to untouched
-//! mappings ([`promised`](super::promised)), until /proc/kpageflags shows the wanted pages in it.
-//! Then the promises end, newest page first. When a wanted page leaves the pool, the pool grows
-//! until the page is back, and a touch takes the page. Pages of unmovable page blocks come last.
-//! The order holds only within one NUMA node ([`nodes`](super::nodes)). A kill leaves only a raised
-//! limit on surplus pages.
+//! No caller can choose a pool's new pages. So the pool grows by promises to untouched mappings
+//! ([`promised`](super::promised)), until /proc/kpageflags shows the wanted pages in it. Then the
+//! promises end, newest page first. When a wanted page leaves the pool, the pool grows until the
+//! page is back, and a touch takes the page. The order holds only within one NUMA node
+//! ([`nodes`](super::nodes)).
 //!
-//! Cost: 6 µs for each page added or removed, and the zeroing. Lock: that of the pools, also during
-//! zeroing, since a program that grows the pool would take the pages. Frames are huge pages.
+//! Lock: the pools', also during zeroing, because a program that grows the pool would take the
+//! pages. Frames are huge pages.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -28,15 +27,14 @@ use glebe_os::internal::sys::machine::zones;
 use glebe_os::internal::sys::processes::one_processor::OneProcessor;
 use glebe_os::units::Pages;
 
-/// Most time under the lock after the growth, plus one step.
+/// Time limit under the lock after the growth; one step may exceed it.
 const TURN: Duration = Duration::from_millis(500);
 const STEP: u64 = 64;
-/// Growth in pages before the first check for an equally good run. Each check doubles it.
+/// Pages added before the first check for an equally good run. Each check doubles the number.
 const LOOK_FIRST: u64 = 256;
-/// Most turns that bring no page.
+/// Turns in a row without a new page that end the search.
 const VAIN_MAX: u32 = 2;
 
-/// Pages to draw next, and the longest possible run.
 pub(super) type Seen = (BTreeSet<u64>, Pages);
 
 impl Builder<'_> {
@@ -78,7 +76,7 @@ impl Builder<'_> {
         Ok(self.wanted(free))
     }
 
-    /// Returns the pages to draw next. A run longer than all in hand comes first.
+    /// Returns the pages to take next. A run longer than all held runs comes first.
     fn wanted(&self, pages: Vec<u64>) -> Seen {
         let held = &self.held;
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
@@ -97,7 +95,6 @@ impl Builder<'_> {
         (kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest)
     }
 
-    /// Draws the wanted pages of one node, on a thread bound to it.
     fn draw_on_one_node(
         &mut self,
         lock: &PoolLock,
@@ -122,11 +119,10 @@ impl Builder<'_> {
     ) -> Result<(), Error> {
         let size = self.pool.size();
         let (mut idle, mut promised) = (Promised::new(size), Promised::new(size));
-        // Later promises would use idle pages, and the pool would not grow.
+        // Promises idle pages first, because later promises would use them without growth.
         idle.more(self, self.machine_pool()?.counts()?.available())?;
         let _stays = self.pool.node().map(Stays::on);
         self.grow_until(&mut promised, most, frames, &mut wanted)?;
-        // The growth does not count: it may take longer than a turn.
         let began = Instant::now();
         while !wanted.is_empty() && began.elapsed() < TURN && !self.effort.is_over() {
             let top = STEP.min(promised.pages());
@@ -146,8 +142,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Gives back the `top` newest pages. Returns those of `these` that left the pool, after
-    /// growing the pool until they are back, and the number of pages that came.
+    /// Gives back the `top` newest pages. Returns which of `these` left the pool, after an attempt
+    /// to grow the pool until they are back, and the number of pages that came.
     fn look_below(
         &self,
         promised: &mut Promised,
@@ -155,7 +151,7 @@ impl Builder<'_> {
         these: &BTreeSet<u64>,
         frames: &Frames,
     ) -> Result<(BTreeSet<u64>, u64), Error> {
-        // Another processor would bring other pages.
+        // On another processor, other pages would come.
         let _stays = OneProcessor::stay();
         promised.less(top)?;
         let gone = self.gone(these, frames)?;
@@ -172,8 +168,8 @@ impl Builder<'_> {
         Ok((gone, came))
     }
 
-    /// Grows the pool until it has `wanted`. If other new pages are as good, or the pool cannot
-    /// grow, `wanted` becomes the best new pages.
+    /// Grows the pool until it has `wanted`. If other new pages are as good, or growth ends,
+    /// `wanted` becomes the best new pages.
     fn grow_until(
         &self,
         promised: &mut Promised,

@@ -12,11 +12,9 @@ use glebe_os::internal::sys::processes::processor_time;
 use glebe_os::units::{Bytes, PageSize};
 
 const LEAVE: Bytes = Bytes::gib(1);
-/// Divisor of the available memory that a search leaves at least.
 const LEAVE_SHARE: u64 = 10;
-/// Processor time of a search for each GiB.
 const TIME: Duration = Duration::from_secs(2);
-/// Wall time as a multiple of `TIME`.
+/// Most wall time, as a multiple of the processor time.
 const WALL_TIMES: u32 = 5;
 const REQUIRED: u32 = 3;
 
@@ -24,7 +22,7 @@ const REQUIRED: u32 = 3;
 pub(super) struct Effort {
     began: Instant,
     worked: Duration,
-    /// True if the caller set `time`, as wall time from the call on.
+    /// True if the caller set `time` (wall time).
     is_given: bool,
     time: Duration,
     memory: Bytes,

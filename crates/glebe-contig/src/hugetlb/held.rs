@@ -1,4 +1,4 @@
-//! [`HeldPages`] owns huge pages in hand, in any order. Counts and frames are huge pages.
+//! [`HeldPages`] owns taken huge pages, in any order. Counts and frames are huge pages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

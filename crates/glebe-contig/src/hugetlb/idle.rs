@@ -1,4 +1,4 @@
-//! Promises the pool's idle pages to untouched mappings, since the kernel would else keep these
+//! Promises the pool's idle pages to untouched mappings. Otherwise the kernel would keep these
 //! pages and free the pages that were added for a mapping.
 //!
 //! When a counter of persistent pages is lowered, the kernel first frees unpromised pages, then
@@ -31,7 +31,7 @@ struct All {
 
 static ALL: StaticMutex<All> = StaticMutex::new(All { of: 0, holders: 0, promised: Vec::new() });
 
-/// No thread forks during `work`, so no child inherits the lock held.
+/// No thread forks during `work`, so no child inherits a held lock.
 fn with_all<T>(work: impl FnOnce(&mut All) -> T) -> T {
     atfork::without_forks(|| work(&mut ALL.lock().unwrap_or_else(PoisonError::into_inner)))
 }
@@ -94,7 +94,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns the idle pages whose promise must outlive this call.
+    /// Returns the number of idle pages whose promise must outlive this call.
     pub fn idle_to_keep(&self) -> Result<u64, Error> {
         let are_here = self.pool.counts()?.free > 0;
         let size = self.pool.size();

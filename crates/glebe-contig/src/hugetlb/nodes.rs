@@ -1,8 +1,8 @@
 //! [`Nodes`] says which NUMA node a huge page is on.
 //!
 //! The kernel takes surplus pages from the caller's node first. It frees the newest page first only
-//! within a node. So a search works on one node at a time, by a thread bound to it, and skips nodes
-//! whose processors the thread may not use. Source: mm/hugetlb.c (`gather_surplus_pages`).
+//! within a node. So a search works on one node at a time, in a thread bound to it, and skips nodes
+//! whose processors are forbidden. Source: mm/hugetlb.c (`gather_surplus_pages`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;

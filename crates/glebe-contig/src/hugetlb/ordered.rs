@@ -3,9 +3,8 @@
 //! [`Builder::map_in_order`] keeps the fewest runs that suffice. Private pages are moved, at 8 µs
 //! and one kernel mapping (VMA) a stretch.
 //!
-//! Pages of a file are freed by descending frame and taken again. Pools hand out the page freed
-//! last first, but the kernel does not promise it, so the result is compared with the plan. Counts
-//! and frames are huge pages.
+//! Pages of a file are freed by descending frame and taken again, because a pool hands out the page
+//! freed last first. The kernel does not promise this, so the result is compared with the plan.
 
 use super::held::HeldPages;
 use super::{Builder, Order, STRETCHES_MAX};
@@ -54,7 +53,7 @@ impl Builder<'_> {
         Ok(mapping)
     }
 
-    /// Frees the pages in hand and maps the kept ones again. Without the lock the order is
+    /// Frees the held pages and maps the planned ones again. Without the lock the order is
     /// arbitrary.
     fn taken_again(&mut self, mut held: HeldPages, plan: &RunPlan) -> Result<Mapping, Error> {
         let pages = self.pages;
@@ -71,7 +70,7 @@ impl Builder<'_> {
                 return self.take(pages);
             }
         };
-        // Unwanted pages leave the pool while it has surplus.
+        // Unwanted pages leave the pool while it has surplus, so they go first.
         held.give_back(others)?;
         let pool = self.pool.clone();
         let taken = lock.with_pages(&pool, 0, |_| {

@@ -1,7 +1,7 @@
 //! [`Promised`] owns huge pages that are promised to mappings and not zeroed.
 //!
-//! They are *surplus*: a page leaves the pool when its promise or the process ends. The newest page
-//! leaves first, and a touched mapping gets it.
+//! Promised pages are *surplus*: a page leaves the pool when its promise or the process ends. The
+//! newest page leaves first, and a touch takes the newest page.
 
 use std::io::ErrorKind;
 
@@ -25,7 +25,7 @@ impl Promised {
         self.mappings.iter().map(|mapping| mapping.len().pages_up(self.size).get()).sum()
     }
 
-    /// Returns the number that came: `pages` or none.
+    /// Promises `pages` more, or none. Returns the number that came.
     pub fn more(&mut self, builder: &Builder<'_>, pages: u64) -> Result<u64, Error> {
         if pages == 0 {
             return Ok(0);
@@ -55,7 +55,6 @@ impl Promised {
         Ok(())
     }
 
-    /// Returns the newest mapping.
     pub fn take(&mut self) -> Option<Mapping> {
         self.mappings.pop()
     }

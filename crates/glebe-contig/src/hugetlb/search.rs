@@ -2,13 +2,12 @@
 //!
 //! 1. take the pool's idle pages;
 //! 2. compact memory, if no free run is long enough;
-//! 3. draw free pages of the longest runs ([`survey`](super::survey)) into the pool
-//!    ([`draw`](super::draw)); if other programs were quicker, compact and draw again;
+//! 3. add free pages of the longest runs ([`survey`](super::survey)) to the pool
+//!    ([`draw`](super::draw)); if the run is still missing, compact once and repeat this;
 //! 4. split pages of the next larger size;
 //! 5. take the missing pages in the pool's order;
 //! 6. if frames are hidden or no page may be chosen, take ever more pages.
 //!
-//! Step 4 drops more page cache than the pages need: the kernel clears out a whole larger page.
 //! Counts and frames are huge pages.
 
 use std::time::{Duration, Instant};
@@ -25,11 +24,11 @@ use glebe_os::internal::sys::machine::kpage::Frames;
 use glebe_os::internal::sys::machine::meminfo;
 use glebe_os::units::{Bytes, Pages};
 
-/// Pages of this size are slow to zero: they are searched only if the caller asks for a run.
+/// Pages from this size on are slow to zero, so a search needs an explicit request.
 const LARGE: Bytes = Bytes::gib(1);
 /// Time to make a page of 1 GiB.
 const LARGE_TIME: Duration = Duration::from_millis(250);
-/// Most time to compact a GiB of memory.
+/// Most time to compact a GiB.
 const COMPACTION_TIME: Duration = Duration::from_millis(80);
 const STEP: Bytes = Bytes::mib(64);
 
@@ -54,7 +53,7 @@ impl Builder<'_> {
         let frames = frames.filter(|_| is_small && (self.may_choose() || !self.may_grow()));
         if let Some(frames) = frames.as_ref().filter(|_| self.may_choose()) {
             self.choose(frames)?;
-            // Pages in the pool's order would make no longer run.
+            // Further pages, in the pool's order, would make no longer run.
             let is_chosen = !self.effort.is_over() && self.pool.counts()?.available() == 0;
             if self.is_refused() && is_chosen {
                 return Err(self.too_short());
@@ -78,7 +77,7 @@ impl Builder<'_> {
         self.options.required.is_some_and(|required| required > self.longest_in_hand())
     }
 
-    /// If the required run may be among the idle pages, ignores the deadline.
+    /// Takes idle pages. Ignores the deadline if they may contain the required run.
     fn take_idle_first(&mut self, frames: Option<&Frames>) -> Result<(), Error> {
         let until = self.until;
         if let (Some(frames), Some(required), true) =
@@ -94,7 +93,8 @@ impl Builder<'_> {
         taken
     }
 
-    /// Without the required run in hand, takes pages in steps until the deadline.
+    /// Takes the missing pages. While the required run is missing, takes them in steps, and refuses
+    /// if time runs out.
     fn take_missing(&mut self) -> Result<(), Error> {
         let size = self.pool.size();
         let missing = |this: &Self| this.pages.saturating_sub(this.held.pages());
@@ -164,7 +164,7 @@ impl Builder<'_> {
         let mut seen = self.see(frames)?;
         let mut compacted = false;
         if seen.1.get() < self.run as u64 {
-            // Compacts before it takes pages that would be in the way.
+            // Compacts first, because taken pages would hinder compaction.
             compacted = self.compact();
             seen = self.see(frames)?;
         }
@@ -204,7 +204,7 @@ impl Builder<'_> {
             self.effort.note("no time for a compaction".to_owned());
             return false;
         }
-        // Compaction does not count: it is useless unless its result is drawn.
+        // Compaction does not count, so that time is left to take the freed pages.
         let compacted = self.effort.apart(compact_memory);
         self.effort.note(match &compacted {
             Ok(()) => "memory was compacted".to_owned(),
@@ -247,7 +247,6 @@ impl Builder<'_> {
             return Ok(());
         }
         match self.mapped(pages) {
-            // Other programs took the pages.
             Err(Error::Os(_)) => Ok(()),
             mapped => self.extend(mapped?),
         }
@@ -276,7 +275,7 @@ impl Builder<'_> {
     }
 
     fn extend(&mut self, mapping: Mapping) -> Result<(), Error> {
-        // Several threads would separate adjacent pages, so one thread populates a long mapping.
+        // Several threads would mix the order, so one thread populates a long private mapping.
         let few = mapping.len().pages_up(self.pool.size()).get() <= super::STRETCHES_MAX as u64;
         let order = if few || self.options.mappable { Order::Any } else { Order::Strict };
         self.fill(&mapping, order)?;
@@ -287,7 +286,7 @@ impl Builder<'_> {
         let size = self.pool.size();
         let pools =
             sizes().into_iter().filter_map(|larger| Pool::below(&self.options.place.pools, larger));
-        // The kernel chooses the node of the split.
+        // The kernel chooses the node of the split, so no split serves a wanted node.
         let pool = pools
             .filter(|_| self.may_grow() && self.pool.node().is_none())
             .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;

@@ -1,7 +1,7 @@
-//! Finds entirely free huge pages. A pool can grow by them without moving a page.
+//! Finds entirely free huge pages, so that a pool can grow without moving pages.
 //!
-//! [`free_pages`] reads one frame of each huge page, and all frames only in long runs. Cost: 17 ms
-//! for 24 GiB, and 33 µs for each page read entirely. Counts and frames are huge pages.
+//! [`free_pages`] reads one frame of each huge page, and all frames only in long runs. Counts and
+//! frames are huge pages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,8 +19,8 @@ fn base_pages(size: PageSize) -> Pages {
     size.bytes().pages_down(page_size())
 }
 
-/// Returns free huge pages that satisfy `may`, ascending. Confirms the longest runs with `in_hand`
-/// first, until a run has `run` pages and all have `pages`, or `is_over`.
+/// Returns free huge pages that satisfy `may`, longest runs first, until a run has `run` pages and
+/// all have `pages`, or `is_over`. Pages `in_hand` count as free, but are not returned.
 pub(super) fn free_pages(
     frames: &Frames,
     size: PageSize,
@@ -43,7 +43,7 @@ pub(super) fn free_pages(
             return Ok(false);
         }
         let (first, each) = (frame(number, size), base_pages(size));
-        // Two frames rule out most partly free pages cheaply.
+        // Two more frames cheaply rule out many partly free pages.
         for other in [1, each.get() / 2] {
             if frames.kind(Pfn::new(first.get() + other))? != Kind::Free {
                 return Ok(false);
@@ -71,7 +71,6 @@ pub(crate) fn is_in_pool(frames: &Frames, number: u64, size: PageSize) -> Result
     Ok(frames.kind(frame(number, size))? == Kind::Pool)
 }
 
-/// Returns true if some page of `size` has only free or movable frames.
 pub(super) fn has_movable(frames: &Frames, size: PageSize) -> Result<bool, OsError> {
     for (number, first) in (0..).zip(frames.firsts(base_pages(size))?) {
         let may_be = matches!(first, Kind::Free | Kind::Movable | Kind::Unmarked);
@@ -96,7 +95,6 @@ fn candidates(firsts: &[Kind], in_hand: &BTreeSet<u64>) -> Vec<Range<u64>> {
     runs
 }
 
-/// Confirms the longest candidates first, and stops when no other can be longer.
 fn confirm(
     mut runs: Vec<Range<u64>>,
     run: u64,

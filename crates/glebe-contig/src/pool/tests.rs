@@ -159,7 +159,7 @@ fn a_window_of_a_killed_process_is_closed_by_the_next() {
     pool.set("nr_overcommit_hugepages", 9);
     let windows = [
         window(Counter::Overcommit, 5, 4),
-        window(Counter::Pages, 12, 3), // before the one that was opened inside it
+        window(Counter::Pages, 12, 3), // closes after the window opened inside it
         window(Counter::Pages, 15, 6), // one of six had not come
     ];
     pool.lock().write(&windows).unwrap();
@@ -259,7 +259,7 @@ fn a_split_gives_contiguous_pages_and_all_are_given_back() {
         return;
     }
     let persistent = || [&small, &large].map(|pool| pool.counts().unwrap().persistent());
-    // Programs that ignore the lock may change the pools.
+    // Repeats, because programs that ignore the lock may change the pools.
     let is_kept = |_| {
         let lock = PoolLock::acquire().unwrap();
         let before = persistent();

@@ -1,7 +1,7 @@
 //! Checks the bell with the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
-//! A keeper that nobody wakes is a deadlock. The model that must fail reads the counters without
-//! adding zero.
+//! A keeper that nobody wakes is a deadlock. The last model must fail, because it reads the
+//! counters without adding zero.
 
 use std::sync::Arc;
 

@@ -1,14 +1,13 @@
-//! [`Own`]: memory for the keeper's own objects, outside the heap.
+//! [`Own`] allocates the keeper's own objects outside the heap.
 //!
-//! In the heap they would belong to a second thread, whose first slice takes a chunk of 32 MiB.
-//! mimalloc keeps this chunk for small objects, so larger ones need memory elsewhere: a fifth more
-//! in a heap of 100 MiB. The keeper's few paths and buffers come from a pool in zeroed data: powers
-//! of two, with a free list each. malloc(3) serves other threads, and objects that do not fit. No
-//! lock. Cost: some loads and stores.
+//! In the heap, a second thread's first small object would take a chunk of 32 MiB, and larger
+//! objects would then need memory elsewhere: a fifth more in a heap of 100 MiB. A pool in zeroed
+//! static data has pieces of powers of two, with a free list for each. malloc(3) serves other
+//! threads, and objects that do not fit.
 //!
 //! # Safety
-//! Only the keeper's thread uses the pool, and a process has at most one. A forked child's keeper
-//! resets the pool: none of its pieces is in use.
+//! Only the keeper's thread uses the pool, and a process has at most one keeper. A forked child's
+//! keeper resets the pool: none of its pieces is in use.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -32,7 +31,7 @@ struct Bytes(UnsafeCell<[MaybeUninit<u8>; LEN]>);
 struct Lists {
     /// Bytes ever given out.
     used: Cell<usize>,
-    /// First free piece of each size; it holds the address of the next.
+    /// First free piece of each size; each holds the address of the next.
     free: [Cell<*mut u8>; SIZES],
 }
 
@@ -61,7 +60,6 @@ pub(super) fn begin() {
     POOL.lists.free.iter().for_each(|list| list.set(ptr::null_mut()));
 }
 
-/// Returns the index of the least size that holds the layout.
 fn size_of(layout: Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(SIZE_MIN).checked_next_power_of_two()?;
     let nth = (size / SIZE_MIN).ilog2() as usize;
@@ -72,7 +70,7 @@ fn is_of_pool(at: *mut u8) -> bool {
     at.addr().wrapping_sub(POOL.bytes.0.get().addr()) < LEN
 }
 
-// SAFETY: each piece has one owner, its size's length, and an alignment of its size or 4 KiB.
+// SAFETY: each piece has one owner, its size's length, and is aligned to its size or 4 KiB.
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let of_pool = if IS_KEEPER.get() { size_of(layout).and_then(take) } else { None };
@@ -85,7 +83,7 @@ unsafe impl GlobalAlloc for Own {
             // SAFETY: the caller keeps the contract.
             return unsafe { System.dealloc(at, layout) };
         }
-        // Only the keeper may touch the lists. Other threads are not known to free its pieces.
+        // Only the keeper may touch the lists. A piece freed by another thread stays unused.
         if let (true, Some(nth)) = (IS_KEEPER.get(), size_of(layout)) {
             put(at, nth);
         }

@@ -10,7 +10,7 @@ use crate::heap::Settings;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Default room below a limit; the policy allows at most a quarter of the limit, and half while
-/// others' usage rises. Two processors fill it with huge pages in three turns.
+/// others' usage rises. Two processors fill this room with huge pages in three turns.
 const MARGIN: Bytes = Bytes::mib(256);
 
 static AGE_MICROS: AtomicU64 = AtomicU64::new(0);
@@ -31,13 +31,11 @@ pub(crate) fn wants_huge() -> bool {
     WANTS_HUGE.load(Ordering::Relaxed) != 0
 }
 
-/// Returns the time from free to mark.
 pub(super) fn age() -> Duration {
     Duration::from_micros(AGE_MICROS.load(Ordering::Relaxed))
 }
 
-/// Returns the room below a limit while nobody else takes memory; `None` if the user chose a
-/// margin.
+/// Returns the room to keep while no other process takes memory; `None` if the user chose a margin.
 pub(super) fn quiet_margin(limit: Bytes) -> Option<Bytes> {
     let is_chosen = IS_CHOSEN.load(Ordering::Relaxed) != 0;
     (!is_chosen).then(|| Policy::default().still_margin(limit))

@@ -33,8 +33,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `body` with a keeper that looks and turns at each call, in its own thread: keepers give up
-/// their thread's descriptors.
+/// Runs `body` with a keeper whose turns have no length, in its own thread, because a keeper gives
+/// up its thread's descriptors.
 fn with_keeper(body: impl FnOnce(&mut Keeper) + Send + 'static) {
     let run = move || {
         set(&Settings::DEFAULT);
@@ -144,7 +144,7 @@ fn a_keeper_rests_without_a_timer_when_all_is_marked() {
         if !keeper.is_huge {
             return println!("skipped: no huge pages, so slices are marked by themselves");
         }
-        // Free parts of units are unmarked, so the keeper watches them.
+        // Free parts of units stay unmarked, so the keeper watches them.
         keeper.space.take(0..1).unwrap();
         use_up_but_one(keeper.space);
         (0..2 * AGE_TURNS).for_each(|_| {
@@ -155,7 +155,6 @@ fn a_keeper_rests_without_a_timer_when_all_is_marked() {
     });
 }
 
-/// Leaves a slice of each of ten units in use.
 fn use_up_but_one(space: &Space) {
     for unit in 0..10 {
         let slices = unit * UNIT_SLICES + 1..(unit + 1) * UNIT_SLICES;

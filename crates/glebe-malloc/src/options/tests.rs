@@ -1,4 +1,4 @@
-//! Tests each word, and complaints about wrong ones.
+//! Tests each word, and complaints about wrong words.
 
 use super::*;
 

@@ -1,7 +1,7 @@
-//! [`Counters`]: totals of slices that changed state; current counts follow.
+//! [`Counters`] has totals of slices that changed state; current counts are differences of these.
 //!
-//! The counters are relaxed and only rise, so a concurrent reader's error never lasts. They share a
-//! cache line: a free counts once, and so does a reuse.
+//! The counters only rise, so a concurrent reader's error never lasts. The totals of slices share a
+//! cache line.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -49,11 +49,11 @@ counters! {
     lost,
     /// System calls on claimed slices.
     calls,
-    /// Calls refused.
+    /// Calls that the kernel refused.
     refused,
 }
 
-/// Adds, unordered.
+/// Adds without ordering.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, slices: usize) {
@@ -63,7 +63,7 @@ pub(crate) fn add(counter: &AtomicU64, slices: usize) {
 }
 
 impl Counters {
-    /// Returns the values, ordered with hooks: a later change of `freed` or `cold` sees the
+    /// Returns the values, ordered with hooks. A later change of `freed` or `cold` sees the
     /// caller's writes, and the caller sees the writes before an earlier change.
     #[must_use]
     pub fn settle(&self) -> Counted {

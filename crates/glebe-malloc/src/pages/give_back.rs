@@ -1,12 +1,12 @@
 //! Gives free memory back at once, and finds marked memory that the kernel took.
 //!
 //! Callers ask for an amount; at most the rest of a unit is given back beyond it. Free units are
-//! first, from the top, because mimalloc takes from the bottom; then free slices of others. Lock:
-//! the right to claim slices, a unit at a time. Cost: some µs a dropped unit; 2 ms a GiB looked at.
-//! Source: madvise(2), mincore(2).
+//! first, from the top, because mimalloc takes from the bottom; then free slices of other units.
+//! Lock: the right to claim slices, a unit at a time. Cost: some µs per dropped unit; 2 ms per GiB
+//! looked at. Source: madvise(2), mincore(2).
 //!
 //! # Safety
-//! Calls change only claimed slices: nobody else touches them or needs their contents.
+//! Calls change only claimed slices, which no other thread touches or needs.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -25,7 +25,7 @@ use super::state::Slice;
 /// Memory to give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// All that is free.
+    /// All free memory.
     Free,
     /// Marked memory.
     Volatile,
@@ -51,7 +51,7 @@ impl Given {
 /// Result of a look at marked memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Resident bytes.
+    /// Bytes of marked memory in pages that are present.
     pub resident: usize,
     /// Slices newly found absent.
     pub lost: usize,
@@ -69,7 +69,7 @@ impl Which {
 }
 
 impl Space {
-    /// Gives back `asked` slices, or all that fit if fewer do.
+    /// Tries to give back `asked` slices, and may give back slightly more.
     pub fn give_back(&self, asked: usize, which: Which) -> Given {
         let mut given = Given::default();
         let opened = self.opened() / UNIT_SLICES;
@@ -79,7 +79,7 @@ impl Space {
                     return given;
                 }
                 if (self.units()[nth].get().0 == 0) == is_whole {
-                    // A handler that forks takes the right.
+                    // Blocks signals, because a handler that forks takes the right.
                     let _blocked = Blocked::new();
                     let _held = self.hold();
                     self.give_back_unit(nth, which, asked, &mut given);
@@ -89,7 +89,7 @@ impl Space {
         given
     }
 
-    /// Gives back the free units among these, if nobody holds the right.
+    /// Gives back the wholly free units among these, if nobody holds the right.
     pub fn give_back_at(&self, slices: &Range<usize>) -> Given {
         let mut given = Given::default();
         let _blocked = Blocked::new();
@@ -133,7 +133,6 @@ impl Space {
         run.settle(|_| Slice::Gone);
     }
 
-    /// Drops a run. Returns true on success.
     fn discard(&self, run: &Run<'_>) -> bool {
         let (addr, bytes) = run.memory();
         // SAFETY: the run is claimed.
@@ -147,15 +146,15 @@ impl Space {
         true
     }
 
-    /// Looks at marked memory. A slice without resident pages was volatile before the look, so it
-    /// is lost, and is dropped. Otherwise old contents might return from swap: the kernel cannot
-    /// mark pages that a child shares.
+    /// Looks at marked memory. A marked slice without resident pages counts as lost and is dropped,
+    /// because old contents might return from swap: the kernel cannot mark pages that a child
+    /// shares.
     pub fn look_at_volatile(&self) -> Left {
         self.look(|| Some(self.hold()))
     }
 
-    /// Looks without waiting: in a signal handler the calling thread may hold the right. While
-    /// anybody does, no slice becomes gone.
+    /// Looks without waiting, because in a signal handler the calling thread may hold the right.
+    /// While any thread holds the right, no slice is dropped.
     pub fn peek_at_volatile(&self) -> Left {
         self.look(|| self.try_hold())
     }
@@ -167,7 +166,7 @@ impl Space {
             let slices = nth * UNIT_SLICES..(nth + 1) * UNIT_SLICES;
             let is_marked = |nth: &usize| self.states()[*nth].get() == Slice::Volatile;
             if slices.clone().any(|nth| is_marked(&nth)) {
-                // A handler that forks takes the right.
+                // Blocks signals, because a handler that forks takes the right.
                 let _blocked = Blocked::new();
                 let held = hold();
                 self.look_at_unit(slices, held.is_some(), &mut left);
@@ -198,7 +197,7 @@ impl Space {
         }
     }
 
-    /// Drops lost slices that are still marked. Returns their number.
+    /// Drops lost slices that are still marked.
     pub(super) fn drop_lost(&self, first: usize, lost: &[bool; UNIT_SLICES]) -> usize {
         let (mut start, end, mut dropped) = (first, first + UNIT_SLICES, 0);
         while start < end {

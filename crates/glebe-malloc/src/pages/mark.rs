@@ -1,12 +1,12 @@
-//! Marks memory that stayed free for an age, so that the kernel may take it.
+//! Marks memory that stayed free for some turns, so that the kernel may take it.
 //!
 //! Marking a part of a huge page splits it, so a unit waits until all of it is free. Without huge
 //! pages, runs of slices are marked. Memory that a child may share is dropped, because the kernel
-//! would keep it for the child. Lock: the right to claim slices, a unit at a time, so that others
-//! wait for one call at most. Cost: two loads a unit, some µs a marked unit. Source: madvise(2).
+//! would keep it for the child. Lock: the right to claim slices, a unit at a time. Cost: two loads
+//! per unit, some µs per marked unit. Source: madvise(2).
 //!
 //! # Safety
-//! Calls change only claimed slices: nobody else touches them or needs their contents.
+//! Calls change only claimed slices, which no other thread touches or needs.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub struct Manner {
     pub age: u8,
     /// Units are huge pages.
     pub is_huge: bool,
-    /// No other process shared the memory when asked; later forks are noticed.
+    /// No other process shared the memory at the last check; later forks are noticed.
     pub is_alone: bool,
 }
 
@@ -36,12 +36,12 @@ pub struct Manner {
 pub struct Marked {
     /// Slices marked or dropped.
     pub slices: usize,
-    /// Some slices are too young; a later turn marks them.
+    /// True if some slices are too young; a later turn marks them.
     pub is_due: bool,
 }
 
 impl Space {
-    /// Marks slices old enough.
+    /// Marks old enough slices, or drops them if a child may share them.
     pub fn mark(&self, manner: Manner) -> Marked {
         let mut marked = Marked::default();
         let opened = self.opened() / UNIT_SLICES;

@@ -1,7 +1,7 @@
-//! The page layer: which slices of a reservation are in use, and what becomes of the free ones.
+//! The page layer: which slices of a reservation are in use, and what happens to the free slices.
 //!
-//! A *slice* is 64 KiB, mimalloc's measure; a *unit* is 2 MiB, a huge page. [`state`], [`mod@unit`]
-//! and [`right`] are the protocol, [`space`] the memory and its table, [`run`] the claim for system
+//! A *slice* is 64 KiB, as in mimalloc; a *unit* is 2 MiB, a huge page. [`state`], [`mod@unit`] and
+//! [`right`] are the protocol, [`space`] the memory and its table, [`run`] the claim for system
 //! calls. [`mark`] and [`give_back`] make these calls; [`ration`] chooses huge pages. Nothing here
 //! allocates.
 

@@ -1,13 +1,12 @@
-//! [`Ration`]: the number of units that may still get a huge page.
+//! [`Ration`] is the number of units that may still get a huge page.
 //!
 //! A unit's first object brings its whole huge page into memory. Threads with a few objects of many
-//! sizes touch a quarter of their slices, so huge pages would fill a small limit with zeros. Units
-//! get huge pages while room is left for later base pages. The keeper's looks set the number;
-//! before them it is small. A unit used as a whole always gets one: its object fills it.
+//! sizes may touch only a quarter of their slices, so huge pages would fill a small limit with
+//! zeros. Units get huge pages while room is left for later base pages. The keeper's looks set the
+//! number; before the first look it is small. A unit that one object fills always gets a huge page.
 //!
-//! The decision is made when an unused unit comes into use. Counted units begin with base pages, so
-//! an early touch brings in no huge page. Cost: a load, an exchange if counted, a system call on
-//! change. Source: madvise(2).
+//! The choice is made when an unused unit comes into use. Counted units begin with base pages, so
+//! an early touch brings in no huge page. Source: madvise(2).
 //!
 //! # Safety
 //! The advice changes no contents.
@@ -25,10 +24,10 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Units are not counted.
 const ALL: u64 = u64::MAX;
-/// Most units before the first look: from this size on a heap has a keeper.
+/// Maximum units before the first look. A heap of this size has a keeper.
 const FIRST: u64 = (32 << 20) / UNIT as u64;
 /// Room left to base pages: a part of the limit (a shift), within bounds. `LEFT_MIN` also covers
-/// threads that touch one unit at once: each fills a huge page, and one stays.
+/// threads that touch one unit at once, because each briefly fills a huge page.
 const LEFT_SHIFT: u32 = 1;
 const LEFT_MIN: Bytes = Bytes::mib(256);
 const LEFT_MAX: Bytes = Bytes::gib(1);
@@ -50,7 +49,7 @@ impl Ration {
         self.0.store(units.min(FIRST), Ordering::Relaxed);
     }
 
-    /// Sets the number by the keeper's look, or stops counting without a limit.
+    /// Sets the number from the keeper's reading. Without a reading, stops counting.
     pub(crate) fn set(&self, pressure: Option<Pressure>) {
         let units = pressure.map_or(ALL, |pressure| units_in(pressure.room(), pressure.limit));
         self.0.store(units, Ordering::Relaxed);
@@ -64,7 +63,6 @@ impl Ration {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes a unit; false if none is left.
     fn take(&self) -> bool {
         let fewer = |units: u64| if units == ALL { Some(ALL) } else { units.checked_sub(1) };
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok()

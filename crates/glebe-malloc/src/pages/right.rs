@@ -1,4 +1,4 @@
-//! [`Right`]: the right to claim slices, which one thread holds, and the wait for its end.
+//! [`Right`] is the right to claim slices, which at most one thread holds.
 //!
 //! ```text
 //! holder    process that holds the right (its generation), 0 = nobody
@@ -12,7 +12,7 @@
 //! settled slices, or the waiter.
 //!
 //! Nobody waits for a holder of another process, a thread that a raw clone(2) left behind. Lock:
-//! taken last; the holder neither allocates nor takes another.
+//! taken last; the holder neither allocates nor takes another lock.
 
 use crate::sync::{wait, wake_all, AtomicU64, FutexWord, Ordering};
 
@@ -45,8 +45,8 @@ fn own() -> u64 {
 #[derive(Debug)]
 pub struct Held<'a> {
     right: &'a Right,
-    /// The last holder is not in this process: its slices are still `Marking`, and no call on them
-    /// runs here.
+    /// True if the last holder is not in this process. Its slices are still `Marking`, but no call
+    /// on them runs.
     pub is_inherited: bool,
 }
 
@@ -100,7 +100,7 @@ impl Right {
         }
     }
 
-    /// Waits until `is_over`, at the latest until the right is given up.
+    /// Waits until `is_over` returns true. Checks it at first and after each ring.
     #[cold]
     pub fn wait_until(&self, mut is_over: impl FnMut() -> bool) {
         self.waiters.fetch_add(1, Ordering::Relaxed);

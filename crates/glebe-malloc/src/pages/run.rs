@@ -1,8 +1,8 @@
-//! [`Run`]: consecutive slices claimed for a system call.
+//! [`Run`] is consecutive slices, claimed for a system call.
 //!
-//! Invariant: while it lives, its slices are `Marking`, and nobody else touches them. Dropping it
+//! Invariant: while a run exists, its slices are `Marking`, and nobody else touches them. Its drop
 //! restores their states, unless [`Run::settle`] chose others. A run is at most a unit. Cost: an
-//! exchange a slice, and one to ring.
+//! exchange per slice, and one to ring.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Claims slices from `start` to `end`, the unit's end, or the first that does not fit. The
+    /// Claims slices from `start` to `end`, the unit's end or the first that does not fit. The
     /// caller holds the right.
     pub fn claim(space: &'a Space, start: usize, end: usize, fits: impl Fn(Slice) -> bool) -> Self {
         let end = end.min((start / UNIT_SLICES + 1) * UNIT_SLICES);
@@ -57,7 +57,7 @@ impl<'a> Run<'a> {
         self.space.memory_of(self.start, self.len)
     }
 
-    /// Chooses each slice's state after drop, by its old one.
+    /// Chooses each slice's state after the drop, from its old state.
     pub fn settle(&mut self, becomes: impl Fn(Slice) -> Slice) {
         self.next[..self.len].iter_mut().for_each(|next| *next = becomes(*next));
     }

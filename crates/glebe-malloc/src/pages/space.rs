@@ -1,9 +1,9 @@
-//! [`Space`]: a reservation of addresses, the table of its slices, and their owners' changes.
+//! [`Space`] is a reservation of addresses, the table of its slices, and their owners' changes.
 //!
 //! Invariants: slices below `opened` may be touched; a unit's word counts its slices in use, once
-//! changes are done. Lengths are in slices unless a name says bytes. Cost: an exchange or store a
-//! slice and two additions; a system call for each first use of 32 MiB. Lock: [`Right`], for calls
-//! on memory.
+//! changes are done. Lengths are in slices unless a name says bytes. Cost: an exchange or store per
+//! slice and two additions; a system call for each first use of 32 MiB. Lock: [`Right`], for system
+//! calls on memory.
 //!
 //! ```text
 //!   | slack | units of 2 MiB, reserved ...                  | this struct, units, states |
@@ -62,7 +62,7 @@ pub struct Space {
 pub struct Taken {
     /// Slices taken.
     pub slices: usize,
-    /// Slices that were free. Slices that mimalloc freed before its own start count as live.
+    /// Slices that were not in use before.
     pub begun: usize,
     /// Slices without memory.
     pub cold: usize,
@@ -71,7 +71,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Returns true if all reads as zeros.
+    /// Returns true if all taken slices read as zeros.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.cold == self.slices
@@ -97,7 +97,7 @@ impl Space {
             return Err(refused);
         }
         // SAFETY: the table is ours for good. Units, aligned as words, follow the struct, then
-        // states, bytes. Zeros are valid values of both.
+        // states of one byte. Zeros are valid values of both.
         let space = unsafe {
             let own = ptr::with_exposed_provenance_mut::<Self>(head);
             let first = own.add(1).cast::<Unit>();
@@ -140,13 +140,13 @@ impl Space {
         &self.right
     }
 
-    /// Returns the number of slices that may be touched; later ones were never used.
+    /// Returns the number of slices that may be touched. Later slices were never used.
     #[must_use]
     pub fn opened(&self) -> usize {
         self.opened.load(Ordering::Acquire) as usize
     }
 
-    /// Returns the address and bytes of slices.
+    /// Returns the address and the length in bytes of slices.
     #[must_use]
     pub fn memory_of(&self, start: usize, len: usize) -> (usize, usize) {
         (self.base + start * SLICE, len * SLICE)
@@ -167,7 +167,7 @@ impl Space {
         Turn::of(self.turn.load(Ordering::Relaxed))
     }
 
-    /// Begins the next turn. Only the keeper may.
+    /// Begins the next turn. Only the keeper may call it.
     pub fn next_turn(&self) {
         let next = self.turn.load(Ordering::Relaxed).wrapping_add(1);
         self.turn.store(next, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Space {
             is_whole |= self.units[unit].free(ended);
             freed += usize::from(ended);
         }
-        // Ordered, like growth, with a keeper that falls asleep: see the bell.
+        // Ordered with a keeper that falls asleep: see `Bell`.
         self.counters.freed.fetch_add(freed as u64, Ordering::AcqRel);
         is_whole
     }

@@ -1,4 +1,4 @@
-//! [`State`]: a byte with a slice's state, and all its changes.
+//! [`State`] is a byte with a slice's state, and all its changes.
 //!
 //! ```text
 //!              take (one exchange)
@@ -100,13 +100,14 @@ impl Default for State {
 }
 
 impl State {
-    /// Returns the state, which lasts only if the caller owns or claimed the slice.
+    /// Returns the state, which other threads may change unless the caller owns or claimed the
+    /// slice.
     #[inline]
     pub fn get(&self) -> Slice {
         Slice::from_byte(self.0.load(Ordering::Relaxed))
     }
 
-    /// Live to Hot, by the owner. Returns true if it was live.
+    /// Changes Live to Hot, by the owner. Returns false in any other state.
     #[inline]
     pub fn free(&self, turn: Turn) -> bool {
         let was_live = self.0.load(Ordering::Relaxed) == LIVE;
@@ -117,8 +118,8 @@ impl State {
         was_live
     }
 
-    /// Any state to Live, for a new owner. Returns the old state; `None` during a call, whose end
-    /// the caller must await.
+    /// Changes any state but Marking to Live, for a new owner. Returns the old state; `None` during
+    /// a system call on the slice, whose end the caller must await.
     #[inline]
     pub fn take(&self) -> Option<Slice> {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -147,7 +148,7 @@ impl State {
         }
     }
 
-    /// Hot, Volatile or Gone to Marking, if it `fits`. Returns the old state.
+    /// Changes Hot, Volatile or Gone to Marking, if the state `fits`. Returns the old state.
     #[inline]
     pub fn claim(&self, fits: impl Fn(Slice) -> bool) -> Option<Slice> {
         let seen = self.0.load(Ordering::Relaxed);
@@ -160,8 +161,8 @@ impl State {
         claimed.ok().map(|_| was)
     }
 
-    /// Marking to Hot, Volatile or Gone, by the thread that claimed it. Ring the [`Right`]
-    /// afterwards.
+    /// Changes Marking to Hot, Volatile or Gone, by the thread that claimed the slice. The caller
+    /// rings the [`Right`] afterwards.
     #[inline]
     pub fn settle(&self, now: Slice) {
         debug_assert!(!matches!(now, Slice::Live | Slice::Marking));

@@ -102,7 +102,6 @@ fn a_unit_is_marked_when_all_of_it_was_free_for_an_age() {
     let counted = space.counters.get();
     let now = (counted.live(), counted.hot(), counted.volatile());
     assert_eq!(now, (1, UNIT_SLICES as u64 - 1, UNIT_SLICES as u64));
-    // One reused slice makes the unit wait again.
     assert!(!take(space, 5..6).is_zero());
     space.free(5..6);
     assert!(space.mark(HUGE).is_due);
@@ -149,7 +148,7 @@ fn no_more_is_given_back_than_is_asked_and_whole_units_first_from_the_top() {
     let space = space();
     take(space, 0..4 * UNIT_SLICES);
     fill(space, 0..4 * UNIT_SLICES, 3);
-    // Units 0 and 2, and all but a slice of unit 3.
+    // Frees units 0 and 2, and all but a slice of unit 3.
     space.free(0..UNIT_SLICES);
     space.free(2 * UNIT_SLICES..4 * UNIT_SLICES - 1);
     assert_eq!(space.give_back(0, Which::Free), Given::default());
@@ -211,7 +210,6 @@ fn what_is_free_as_a_whole_goes_at_once_where_memory_is_short() {
     assert_eq!(space.give_back_at(&(0..1)).slices(), 0, "nobody waits in a free");
 }
 
-/// Takes marked pages, like the kernel.
 fn reclaim(space: &Space, slices: Range<usize>) {
     let (addr, bytes) = space.memory_of(slices.start, slices.len());
     let len = glebe::Bytes::new(bytes as u64);
@@ -228,7 +226,7 @@ fn what_the_kernel_took_is_found_and_counts_as_gone() {
     assert_eq!(space.mark(BASE).slices, 2 * UNIT_SLICES);
     let all = 2 * UNIT_SLICES * SLICE;
     assert_eq!(space.look_at_volatile().resident, all);
-    // Other processes' pages or a lock may stop the kernel.
+    // Repeats, because the kernel may pass over pages for a while.
     let begin = Instant::now();
     let left = loop {
         reclaim(space, 0..UNIT_SLICES);
@@ -316,7 +314,6 @@ fn churn(space: &Space, nth: usize, threads: usize, is_over: &AtomicBool) -> u64
         }
         value = value.wrapping_add(threads as u8).max(1);
         rounds += 1;
-        // Units become free as a whole now and then.
         if rounds % 4 == nth as u64 {
             thread::sleep(Duration::from_millis(1));
         }

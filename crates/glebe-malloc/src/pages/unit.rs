@@ -1,16 +1,16 @@
-//! [`Unit`]: a summary of 32 slices for the keeper.
+//! [`Unit`] is a summary of 32 slices for the keeper.
 //!
 //! ```text
 //! word   frees so far, 24 bits, which come round | slices in use, 8 bits
 //! ```
 //!
 //! A thread that frees slices changes the word last, so a reader of the word sees these slices
-//! freed. Cost: an addition a change.
+//! free. Cost: an addition per change.
 
 use crate::sync::{AtomicU32, Ordering};
 
 /// A summary of a unit's slices.
-#[cfg_attr(loom, allow(dead_code))] // The models use the word alone.
+#[cfg_attr(loom, allow(dead_code))] // The models use only the word.
 #[derive(Debug)]
 pub struct Unit {
     word: AtomicU32,
@@ -18,7 +18,7 @@ pub struct Unit {
     pub(super) seen: AtomicU32,
     /// A bit per slice: marked, and not dropped since. The right's holder changes it.
     pub(super) listed: AtomicU32,
-    /// 1 after advice for base pages. Changed by the thread that begins to use the unit.
+    /// 1 after advice for base pages.
     base: AtomicU32,
 }
 

@@ -69,7 +69,7 @@ fn text_says_bytes_as_mebibytes() {
     let first = "In memory: 24.5 MiB. The kernel may take 3.0 MiB of it now, and took \
         17592186044415.9 MiB before.\n";
     assert!(text.starts_with(first), "{text}");
-    assert!(text.contains("\nrss                       24.5 MiB  what"), "{text}");
+    assert!(text.contains("\nrss                       24.5 MiB  resident memory of"), "{text}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Forks a process whose heap has a keeper and other threads. Both sides keep their memory, the
-//! child gets a keeper when it pays, and nobody waits for a thread that the child lacks.
+//! child gets a keeper once its heap is large, and nobody waits for a thread that the child lacks.
 #![allow(unsafe_code)] // Safety: children touch objects of their own, and end by _exit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +14,7 @@ use crate::process::{comes, ended_well, objects, Object};
 const MIB: u64 = 1 << 20;
 const OBJECT: usize = 512 << 10;
 
-/// Runs `body` in a child, which exits with 0 if `body` returns true. An alarm ends a hanging
-/// child.
+/// Runs `body` in a child, which exits with 0 if `body` returns true.
 fn in_child(make: impl Fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> libc::pid_t {
     let child = make();
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
@@ -41,7 +40,6 @@ fn clone() -> libc::pid_t {
     unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t }
 }
 
-/// Returns `all` under `GLEBE_LONG`, otherwise half.
 fn children(all: usize) -> usize {
     if is_long() {
         all
@@ -50,7 +48,6 @@ fn children(all: usize) -> usize {
     }
 }
 
-/// Ends a test's threads when it ends or fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -73,13 +70,12 @@ fn lives_on(inherited: &[Object]) -> bool {
     is_whole && objects(50, OBJECT).iter().all(Object::is_whole)
 }
 
-/// Runs `body` while a child shares all memory.
 fn beside_a_child(body: impl FnOnce()) {
     let mut ends = [0; 2];
     // SAFETY: the call fills a local.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     let child = in_child(fork, || {
-        // SAFETY: fills a local, until the parent closes its end.
+        // SAFETY: the read fills a local, and ends when the parent closes its end.
         unsafe {
             libc::close(ends[1]);
             libc::read(ends[0], (&raw mut ends).cast(), 1) == 0
@@ -122,7 +118,6 @@ fn children_without_steps_wait_for_no_thread_of_the_parents() {
     thread::scope(|scope| {
         let _ends = Ends(&is_over);
         scope.spawn(|| {
-            // Claims are nearly always under way.
             while !is_over.load(Ordering::Relaxed) {
                 drop(objects(60, OBJECT));
                 heap::trim(0);

@@ -51,7 +51,6 @@ fn there_is_no_thread_until_it_pays_and_then_one() {
     assert_eq!(threads(), before + 1);
 }
 
-/// Sets the soft limit on addresses. Returns the old one.
 fn limit_addresses(to: libc::rlim_t) -> libc::rlim_t {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the calls fill and read a local.
@@ -186,7 +185,7 @@ fn without_huge_pages_slices_are_marked_by_themselves() {
     }
     let mut used = objects(200, 1 << 20);
     let mut nth = 0;
-    // Frees every other object, so no unit is free as a whole.
+    // Frees every other object, so that no unit is wholly free.
     used.retain(|_| {
         nth += 1;
         nth % 2 == 0

@@ -58,7 +58,6 @@ impl Player {
         false
     }
 
-    /// Lets the child go on to its end. Returns true on success.
     fn ends_well(mut self) -> bool {
         let _ = self.tell.write_all(b"\n");
         let mut rest = String::new();
@@ -86,7 +85,6 @@ fn hear() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-/// Uses and frees much memory, twice. Uses it again on request.
 fn hoard(size: usize) {
     drop(objects(USED / size, size));
     let again = objects(USED / size, size);
@@ -163,7 +161,6 @@ fn a_neighbour_gets_what_was_freed_long_ago() {
     a_neighbour_gets_what_is_free(test, 512 << 10, Duration::from_millis(400));
 }
 
-/// Frees much memory, and later checks that most of it stayed.
 fn keep(size: usize) {
     drop(objects(USED / size, size));
     let before = heap::counts();
@@ -171,11 +168,10 @@ fn keep(size: usize) {
     hear();
     drop(objects(USED / size, size));
     let gone = (heap::counts().reused_cold - before.reused_cold) as usize;
-    // The neighbour took 40 of the 100 MiB that nobody used; 60 MiB should stay unused.
+    // The neighbour took only 40 MiB, so less than half of the freed 200 MiB may go.
     assert!(gone < USED / 2, "{} MiB of {} went", gone >> 20, USED >> 20);
 }
 
-/// The heap gives back what the neighbour and the margin need, and no more.
 #[test]
 fn a_neighbour_gets_what_it_needs_and_the_rest_stays() {
     if play() {

@@ -1,7 +1,7 @@
 //! Objects of the heap, and facts about this process.
 //!
 //! # Safety
-//! Owners touch their objects, within their size.
+//! Only owners touch their objects, within the object's size.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,7 +13,6 @@ use glebe_testing::time::slowed;
 
 pub static GATE: Gate = Gate::new();
 
-/// Allocates, like malloc.
 pub fn alloc(size: usize) -> *mut u8 {
     if GATE.is_due(size) {
         heap::at_entry(&GATE, size);
@@ -22,7 +21,6 @@ pub fn alloc(size: usize) -> *mut u8 {
     unsafe { engine::mi_malloc(size).cast() }
 }
 
-/// Frees an object of `alloc`.
 pub fn free(at: *mut u8) {
     // SAFETY: the object is from `alloc`.
     unsafe { engine::mi_free(at.cast::<c_void>()) }
@@ -55,7 +53,6 @@ impl Object {
         (0..self.size).step_by(4096).for_each(|at| visit(unsafe { self.at.add(at) }));
     }
 
-    /// Returns true if the pattern is intact.
     pub fn is_whole(&self) -> bool {
         let mut is_whole = true;
         // SAFETY: the byte is within the object, and was written.
@@ -71,12 +68,11 @@ impl Drop for Object {
     }
 }
 
-/// Makes `count` objects.
 pub fn objects(count: usize, size: usize) -> Vec<Object> {
     (0..count).map(|nth| Object::new(size, nth as u8 | 1).expect("memory")).collect()
 }
 
-/// Waits some seconds for `is_so`; false if in vain. Allocates now and then, like a program.
+/// Waits until `is_so`. Returns false after 20 s or more. Allocates meanwhile, as programs do.
 pub fn comes(is_so: impl Fn() -> bool) -> bool {
     let (begin, most) = (Instant::now(), slowed(Duration::from_secs(20)));
     while !is_so() {
@@ -96,14 +92,12 @@ pub fn status(name: &str) -> u64 {
     line.unwrap().trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Sets a limit of this process.
 pub fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     // SAFETY: the call reads a local.
     assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
 }
 
-/// Waits for a child. Returns true if it succeeded.
 pub fn ended_well(child: libc::pid_t) -> bool {
     let mut status = 0;
     // SAFETY: the call fills a local.

@@ -1,4 +1,4 @@
-//! Tests refusals of the kernel, by seccomp filters: to mark, to take back, to make accessible.
+//! Tests refusals of the kernel, by seccomp filters: to mark, to drop, to make accessible.
 #![allow(unsafe_code)] // Safety: each call is on memory of this process, or installs a filter.
 
 use glebe::internal::sys::errno;

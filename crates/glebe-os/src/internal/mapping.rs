@@ -1,12 +1,13 @@
 //! [`Mapping`] owns mapped bytes, and copies bytes in and out.
 //!
 //! Offsets and lengths are bytes from the start. A `Mapping` never lends its bytes as a slice,
-//! because other threads or processes may change them. Copies that race give a mix of both; callers
-//! that need more order their copies.
+//! because other threads or processes may change them. A copy that races with a write may mix old
+//! and new bytes; a caller that needs whole values must order the two.
 //!
 //! # Safety
-//! A `Mapping` alone owns `addr..addr + len` from `mmap` to its drop. Each access is checked
-//! against `len`, and panics in a child that lacks the mapping and may have other memory there.
+//! Unless borrowed, a `Mapping` alone owns `addr..addr + len` from `mmap` to its drop. Each access
+//! is checked against `len`, and panics in a child that lacks the mapping and may have other memory
+//! there.
 #![allow(unsafe_code)]
 
 mod addresses;
@@ -38,7 +39,7 @@ pub use gathered::Stretch;
 pub use reserved::Reserved;
 pub use window::Window;
 
-/// `Visibility` tells where else the bytes of a mapping appear.
+/// `Visibility` says whether a forked child and a core dump get the bytes too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visibility {
     pub in_child: bool,
@@ -57,29 +58,29 @@ pub struct Mapping {
     page: PageSize,
     in_child: bool,
     is_borrowed: bool,
-    /// True if a [`Window`] may take pages away: writes by offset panic.
+    /// True if a [`Window`] may remove the pages, so `write` and `zero` panic.
     in_window: bool,
     file: Option<Arc<MemFile>>,
     /// Offsets where further VMAs begin, ascending.
     seams: Vec<Bytes>,
     guard: ForkGuard,
-    /// Note that the memory is this library's.
     own: Option<Own>,
 }
 
 const _: () = {
-    // `Mapping` is `Sync`: `read` and `write` copy racy bytes outside the language's memory model.
+    // `Mapping` is `Sync`, because `read` and `write` copy by assembly or volatile accesses.
     const fn shareable<T: Send + Sync>() {}
     shareable::<Mapping>();
 };
 
 impl Mapping {
-    /// Maps zeroed memory, in huge pages if `len` holds one and the kernel has them.
+    /// Maps zeroed memory. If `len` is at least a huge page, aligns the mapping to a huge page and
+    /// asks for huge pages.
     pub fn anonymous(len: Bytes, visibility: Visibility) -> Result<Self, OsError> {
         match transparent_huge_page() {
             Ok(huge) if len >= huge.bytes() => {
                 let mapping = Self::aligned(len, huge, visibility)?;
-                // Kernels without huge pages refuse this.
+                // Kernels without huge pages refuse this advice.
                 let _ = mapping.advise(Bytes::ZERO, mapping.len, Advice::HugePage);
                 Ok(mapping)
             }
@@ -103,7 +104,8 @@ impl Mapping {
         Self::owned(addr, len, page, None).noted().shown(visibility)
     }
 
-    /// Maps and reserves pages of the hugetlb pool of `page`. `len` is a multiple of `page`.
+    /// Maps and reserves pages of the hugetlb pool with page size `page`. `len` is a multiple of
+    /// `page`.
     pub fn hugetlb(len: Bytes, page: PageSize, visibility: Visibility) -> Result<Self, OsError> {
         let addr = map(len, Backing::Hugetlb(page))?;
         Self::owned(addr, len, page, None).shown(visibility)
@@ -118,9 +120,8 @@ impl Mapping {
         Self::owned(addr, len, page, Some(file)).shown(visibility)
     }
 
-    /// Maps `len` bytes of a file from `offset` at a multiple of `align`, all in whole pages. Where
-    /// others punch the file, a touch finds zeros. Where others cut the file, a touch raises
-    /// SIGBUS.
+    /// Maps `len` bytes of a file from `offset` on, at a multiple of `align`. Both are whole pages.
+    /// An access to a hole punched later finds zeros; one beyond a shortened file raises SIGBUS.
     pub fn part_of(
         file: &File,
         offset: Bytes,
@@ -146,7 +147,7 @@ impl Mapping {
     /// them.
     ///
     /// # Safety
-    /// The bytes stay accessible, and no reference to them exists, while the result lives.
+    /// The bytes stay accessible, and no reference to them exists, before the result is dropped.
     pub unsafe fn borrowed(addr: usize, len: Bytes) -> Self {
         let mut mapping = Self::owned(addr, len, page_size(), None);
         mapping.is_borrowed = true;
@@ -159,7 +160,7 @@ impl Mapping {
         Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own: None }
     }
 
-    /// Notes the memory as this library's, since the kernel does not show that.
+    /// Notes that the memory is this library's, because `/proc/self/maps` does not show the owner.
     fn noted(mut self) -> Self {
         self.own = Some(self.note());
         self
@@ -200,14 +201,13 @@ impl Mapping {
         ptr::with_exposed_provenance_mut(self.addr)
     }
 
-    /// Returns true in a forked child that does not have the bytes.
     #[must_use]
     #[inline]
     pub fn is_lost_by_fork(&self) -> bool {
         !self.in_child && self.guard.is_child()
     }
 
-    /// Copies bytes out, even while others change them. Panics beyond the end, or in a child
+    /// Copies bytes out, even while other threads change them. Panics beyond the end, or in a child
     /// without the mapping.
     #[inline]
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) {
@@ -216,8 +216,8 @@ impl Mapping {
         unsafe { racy::copy(buf.as_mut_ptr(), at, buf.len()) }
     }
 
-    /// Copies bytes in, even while others access them. Panics like [`Mapping::read`], or in a
-    /// [`Window`].
+    /// Copies bytes in, even while other threads access them. Panics like [`Mapping::read`], or if
+    /// the mapping is in a [`Window`].
     #[inline]
     pub fn write(&self, offset: Bytes, bytes: &[u8]) {
         let at = self.writable(offset, bytes.len());
@@ -225,7 +225,7 @@ impl Mapping {
         unsafe { racy::copy(at, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Zeroes bytes. Panics like [`Mapping::write`].
+    /// Panics like [`Mapping::write`].
     #[inline]
     pub fn zero(&self, offset: Bytes, len: Bytes) {
         let count = usize::try_from(len.get()).unwrap_or(usize::MAX);
@@ -234,7 +234,7 @@ impl Mapping {
         unsafe { racy::zero(at, count) }
     }
 
-    /// Makes whole pages present. A lack of memory is an error here, not a later signal.
+    /// Makes whole pages present, so that a lack of memory is an error here and not a later signal.
     pub fn populate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         self.advise(offset, len, Advice::PopulateWrite)
     }
@@ -247,7 +247,7 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::NoHugePage)
     }
 
-    /// Lets the kernel take pages until somebody writes them.
+    /// Lets the kernel free, under memory pressure, pages that are not written again.
     pub fn offer(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::Free)
     }
@@ -260,18 +260,19 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::WipeOnFork)
     }
 
-    /// Frees one page. Takes `&mut self`, because a later touch of a hugetlb page may raise SIGBUS.
+    /// Frees page `index`. Takes `&mut self`, because another thread's access to a freed hugetlb
+    /// page may raise SIGBUS.
     pub fn discard(&mut self, index: usize) -> Result<(), OsError> {
         let size = self.page.bytes();
         let offset = Bytes::new(index as u64 * size.get());
         match &self.file {
             Some(file) => file.punch(offset, size),
-            // SAFETY: exclusive access: no reference to the bytes exists.
+            // SAFETY: `&mut self` excludes others, and no reference to the bytes exists.
             None => unsafe { self.give_back(offset, size) },
         }
     }
 
-    /// Frees whole pages. They then read as zero.
+    /// Frees whole pages. They then read as zero, unless they map a file.
     ///
     /// # Safety
     /// No reference to bytes of these pages exists, except to atomics.
@@ -281,7 +282,8 @@ impl Mapping {
         unsafe { discard(at, len) }
     }
 
-    /// Frees at most [`DISCARD_MAX`] ranges (offset, length) in order. Returns the number freed.
+    /// Frees ranges (offset, length) in order until one fails, and returns the number freed.
+    /// Replaces each offset by its address.
     ///
     /// # Safety
     /// See [`Mapping::give_back`].
@@ -295,12 +297,13 @@ impl Mapping {
 
     fn advise(&self, offset: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
-        // SAFETY: the mapping owns the range. Only `Free` changes bytes, and callers of `offer` own
-        // those.
+        // SAFETY: the mapping owns the range. `Free` may lose bytes, which a caller of `offer`
+        // accepts.
         unsafe { advise(at, len, advice) }
     }
 
-    /// Panics like [`Mapping::checked`], or in a window.
+    /// Returns the address like [`Mapping::checked`], but panics also if the mapping is in a
+    /// window.
     #[inline]
     fn writable(&self, offset: Bytes, count: usize) -> *mut u8 {
         assert!(!self.in_window, "memory of a reserve that may shrink, written outside of a block");
@@ -325,7 +328,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.is_borrowed && !self.is_lost_by_fork() {
-            // The note ends before others can get the addresses.
+            // The entry must go before another mapping can get the addresses.
             self.own = None;
             // SAFETY: nothing refers to the mapping after the drop.
             let _ = unsafe { unmap(self.addr, self.len) };

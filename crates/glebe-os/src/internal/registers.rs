@@ -1,5 +1,6 @@
 //! [`clear_vector_registers`] removes a cipher's keys from the vector registers. The dynamic loader
-//! saves these registers to the stack when it resolves a symbol, and a core file contains them.
+//! saves these registers to the stack when it resolves a symbol, and a core file contains the
+//! stack.
 #![allow(unsafe_code)] // Safety: the assembly changes only registers that it declares.
 
 #[cfg(target_arch = "x86_64")]
@@ -23,7 +24,7 @@ pub extern "C" fn clear_vector_registers() {
         // SAFETY: as above.
         unsafe { asm!("vzeroall", clobber_abi("C"), options(nostack, nomem)) };
     } else {
-        // SAFETY: as above; every x86-64 processor has them.
+        // SAFETY: as above; every x86-64 processor has these registers.
         unsafe {
             asm!(
                 ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",

@@ -1,9 +1,8 @@
-//! Counters, latency histograms, and a table per part that generates its `Stats`, text, JSON,
-//! OpenMetrics text and glossary.
+//! This module has counters, latency histograms, and macros that make a part's `Stats`, texts and
+//! glossary from one table.
 //!
 //! Each counter has `LANES` lanes on separate cache lines. A thread adds to one lane and a reader
-//! sums all lanes, so a sum is exact only while no thread adds. Times are nanoseconds, in
-//! OpenMetrics seconds.
+//! sums all lanes, so a sum is exact only while no thread adds.
 
 mod openmetrics;
 
@@ -19,7 +18,7 @@ pub use openmetrics::{families, openmetrics, openmetrics_of, Set};
 macro_rules! listed {
     ($stats:ty) => {
         impl $stats {
-            /// Returns the numbers in order.
+            /// Returns each number with its name, unit and meaning.
             #[must_use]
             pub fn lines(&self) -> Vec<$crate::internal::stats::Line> {
                 $crate::internal::stats::lines(&self.rows())
@@ -83,7 +82,8 @@ macro_rules! texts {
 
 pub use crate::texts;
 
-/// Defines a part's `Stats` and `Counts`. Each row ends with its meaning. The text omits `labels`.
+/// Defines a part's `Stats`, `Counts` and `Counter`. Each row ends with its meaning. `labels`
+/// become fields that no text shows.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! statistics {
@@ -153,11 +153,10 @@ macro_rules! statistics {
 
 pub use crate::statistics;
 
-/// Lanes of each counter: a power of two, more than the threads that usually run.
+/// Lanes of each counter, a power of two. Threads with the same lane slow each other.
 #[doc(hidden)]
 pub const LANES: usize = 16;
 
-/// Returns the calling thread's lane.
 #[doc(hidden)]
 #[inline]
 #[must_use]
@@ -192,7 +191,7 @@ impl<const N: usize> Counters<N> {
         self.lanes[lane()].0[counter].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds without a locked instruction; only one thread at a time may call it.
+    /// Adds without a locked instruction, so only one thread at a time may add to `counter`.
     #[inline]
     pub fn add_alone(&self, counter: usize, n: u64) {
         let word = &self.lanes[0].0[counter];
@@ -214,7 +213,6 @@ const PARTS: u64 = 8;
 const USUAL_NANOS: u64 = 512;
 const BUCKETS: usize = (u64::BITS as u64 * PARTS) as usize;
 
-/// A histogram of durations. `max` and `sum` share a cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Histogram {
@@ -303,7 +301,8 @@ impl Latency {
         self.max
     }
 
-    /// Returns the sum. It matches [`Latency::count`] only while no thread records.
+    /// Returns the sum in nanoseconds, which matches [`Latency::count`] only if no thread recorded
+    /// during the snapshot.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.sum
@@ -314,7 +313,8 @@ impl Latency {
         self.buckets[..end].iter().sum()
     }
 
-    /// Returns the duration that a share `q` (0 to 1) did not exceed, at most an eighth too large.
+    /// Returns nanoseconds that a share `q` (0 to 1) of durations did not exceed, at most an eighth
+    /// too many.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (self.count() as f64 * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -341,7 +341,7 @@ pub enum Unit {
 pub enum Value<'a> {
     Counter(Unit, u64),
     Gauge(Unit, u64),
-    /// OpenMetrics name, durations.
+    /// The OpenMetrics name, and the durations.
     Durations(&'static str, &'a Latency),
 }
 
@@ -352,7 +352,7 @@ pub struct Row<'a> {
     pub what: &'static str,
 }
 
-/// A number of the text and JSON.
+/// One number of a part's statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Name, ending in the unit except for a count.

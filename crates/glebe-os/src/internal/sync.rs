@@ -1,7 +1,7 @@
 //! Atomics and locks of the standard library or, under `--cfg loom`, of the model checker.
 //!
-//! Only this module and tests name `std::sync::atomic` and `std::sync::Mutex`. `First` replaces
-//! `OnceLock`, for which a forked child may wait for ever.
+//! In this crate, only this module and tests name `std::sync::atomic` and `std::sync::Mutex`.
+//! `First` replaces `OnceLock`, which may make a forked child wait for ever.
 
 mod first;
 mod list;
@@ -29,13 +29,12 @@ pub use std::sync::{
 /// Atomics for mapped memory and statics, which cannot hold loom's types.
 pub use std::sync::atomic::{AtomicPtr as MappedPtr, AtomicU8 as MappedByte};
 
-/// A word for futex(2).
 pub use std::sync::atomic::AtomicU32 as FutexWord;
 
 /// A lock for statics, which cannot hold loom's type.
 pub use std::sync::{Mutex as StaticMutex, MutexGuard as StaticMutexGuard};
 
-/// Locks even if a holder panicked: no critical section runs a caller's code.
+/// Locks the mutex, even if a thread panicked while it had the lock.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -63,8 +62,8 @@ pub fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
 /// Waits for another thread without a lock: spins for some microseconds, then sleeps up to a
 /// millisecond at a time.
 ///
-/// No turn yields: after sched_yield(2) of a real-time thread, no ordinary thread runs on its
-/// processor.
+/// `wait` never calls sched_yield(2), because a real-time thread that yields lets no ordinary
+/// thread run on its processor.
 #[derive(Debug, Default)]
 pub struct Backoff {
     turns: u32,
@@ -109,8 +108,9 @@ pub fn prefetch_at(address: *const u8) {
     let _ = address;
 }
 
-/// Separates a sequentially consistent exchange from a load of another word, so that two threads
-/// cannot both miss the other's exchange. Only loom needs the fence.
+/// Orders a sequentially consistent exchange before a load of another word, so that two threads
+/// cannot both miss the other's exchange. Only loom needs the fence, because its `SeqCst` is
+/// weaker.
 #[inline]
 pub fn after_exchange() {
     #[cfg(loom)]

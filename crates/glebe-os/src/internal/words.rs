@@ -1,9 +1,6 @@
 //! [`Words`] is a long table of words that holds memory only where it was populated.
 //!
 //! Words are zero at first and after a discard.
-//!
-//! # Safety
-//! The mapping lives as long as the table, which lends it only as atomics. Zeros are valid atomics.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -27,7 +24,7 @@ impl Words {
         Ok(Self { mapping: Reserved::new(Bytes::new(bytes), true)?, len })
     }
 
-    /// Makes a page of words present. `index` counts pages of `page` bytes.
+    /// `index` counts pages of `page` bytes.
     pub fn populate(&self, index: usize, page: Bytes) -> Result<(), OsError> {
         self.mapping.populate(Bytes::new(index as u64 * page.get()), page)
     }

@@ -1,4 +1,4 @@
-//! Anonymous memory that raises SIGBUS where its pages are lost.
+//! Makes anonymous memory that raises SIGBUS where its pages are lost.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::sigbus::fill;
 
-/// Type of the userfaultfd ioctls.
 const TYPE: u32 = 0xAA;
 const USER_MODE_ONLY: libc::c_int = 1;
 const FEATURE_SIGBUS: u64 = 1 << 7;
@@ -16,7 +15,6 @@ pub fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// A mapping whose pages are missing at first.
 pub struct Armed {
     at: usize,
     pages: usize,
@@ -29,7 +27,6 @@ impl Armed {
         Self::new(pages).map_err(|why| println!("skipped: userfaultfd: {why}")).ok()
     }
 
-    /// Maps pages filled with `byte`.
     pub fn full(pages: usize, byte: u8) -> Option<Self> {
         let armed = Self::empty(pages)?;
         (0..pages).for_each(|i| armed.fill(i, byte));

@@ -69,7 +69,7 @@ fn set(handler: usize, flags: c_int) {
 }
 
 fn is_set() -> usize {
-    // SAFETY: fills only a local.
+    // SAFETY: the call fills only a local.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         assert_eq!(libc::sigaction(libc::SIGBUS, ptr::null(), &mut now), 0);
@@ -92,7 +92,7 @@ fn read(at: *const u8) -> u8 {
     unsafe { at.read_volatile() }
 }
 
-/// Runs `body` in a child that runs only `test`; SIGBUS must kill it.
+/// Runs `body` in a child that runs only `test`; SIGBUS must kill the child.
 fn dies(test: &str, body: fn()) {
     if is_child() {
         leave_no_core();
@@ -104,7 +104,7 @@ fn dies(test: &str, body: fn()) {
 
 fn leave_no_core() {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: reads a local.
+    // SAFETY: the call reads a local.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
 }
 
@@ -212,8 +212,7 @@ fn what_was_sent_is_nobodys_touch() {
     set(full as *const () as usize, libc::SA_SIGINFO);
     let Some(armed) = Armed::empty(1) else { return };
     let _watch = watch(armed.range());
-    // SAFETY: the signals go to this thread: one with a user's code, others with the kernel's codes
-    // for memory failure and misaligned access.
+    // SAFETY: the signals go to this thread, one with a user's code, others with kernel codes.
     unsafe {
         libc::raise(libc::SIGBUS);
         assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_TKILL));
@@ -276,7 +275,6 @@ fn ignored_is_ignored_when_sent() {
     unsafe { libc::raise(libc::SIGBUS) };
 }
 
-/// Asserts that a fault kills although SIGBUS is ignored, as in the kernel.
 #[test]
 fn ignored_kills_when_touched() {
     dies("sigbus::chain::ignored_kills_when_touched", || {
@@ -287,7 +285,6 @@ fn ignored_kills_when_touched() {
     });
 }
 
-/// Traces a dying child, like a debugger.
 #[test]
 fn what_kills_names_the_exact_address() {
     glebe_testing::alone!();

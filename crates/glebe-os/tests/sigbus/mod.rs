@@ -1,7 +1,7 @@
-//! Tests touches of lost memory, which a callback settles or passes on.
+//! Tests accesses to lost pages, which a callback refills or passes on.
 //!
-//! A process has one handler, which stays. Tests that install another one first, or die of a
-//! signal, therefore run in their own process.
+//! A process never removes its handler. So tests that install another handler first, or die of a
+//! signal, run in their own process.
 #![allow(unsafe_code)]
 
 mod armed;

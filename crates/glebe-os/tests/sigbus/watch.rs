@@ -24,7 +24,6 @@ struct Seen {
     frame: AtomicUsize,
 }
 
-/// Fills the page with zeros, unless `passes` makes the touch pass.
 unsafe extern "C" fn refill(addr: usize, data: *const ()) -> Decision {
     // SAFETY: the data is a live `Seen`.
     let seen = unsafe { &*data.cast::<Seen>() };
@@ -48,7 +47,7 @@ fn watch(armed: &Armed, seen: &Seen) -> Watch {
 }
 
 fn read(at: *const u8) -> u8 {
-    // SAFETY: the memory is mapped; the watch settles a loss.
+    // SAFETY: the memory is mapped; the watch refills a lost page.
     unsafe { at.read_volatile() }
 }
 
@@ -65,7 +64,7 @@ fn a_callback_learns_the_exact_address_and_refills() {
         assert_eq!(seen.addr.load(SeqCst), armed.addr(i, offset));
     }
     armed.lose(2);
-    // SAFETY: the memory is mapped; the watch settles a loss.
+    // SAFETY: the memory is mapped; the watch refills a lost page.
     unsafe { armed.ptr(2, 77).write_volatile(9) };
     assert_eq!((read(armed.ptr(2, 77)), read(armed.ptr(2, 78))), (9, 0));
     assert_eq!(seen.touches.load(SeqCst), 5);
@@ -150,7 +149,6 @@ fn the_handler_runs_on_the_alternate_stack() {
     });
 }
 
-/// Fills several chunks of watches.
 #[test]
 fn more_watches_than_one_chunk_holds() {
     let Some(armed) = Armed::full(1, 1) else { return };
@@ -190,7 +188,6 @@ fn threads_watch_at_the_same_time() {
     });
 }
 
-/// Fills the page by the descriptor in `FILLS`.
 unsafe extern "C" fn fill_behind(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel's `info` is valid; the page is the test's own.
     unsafe {
@@ -212,7 +209,6 @@ fn set_fill_behind(armed: &Armed) {
     }
 }
 
-/// Marks the data as gone after the removal; a later callback sets `AFTER_END`.
 #[test]
 fn no_handler_uses_a_watch_that_was_removed() {
     glebe_testing::alone!();
@@ -282,8 +278,7 @@ fn a_child_does_not_wait_for_its_parents_handlers() {
         while STATE.load(SeqCst) == 0 {
             thread::yield_now();
         }
-        // SAFETY: the child drops a watch, which allocates nothing, and leaves by `_exit`. If the
-        // drop waits, an alarm ends the child.
+        // SAFETY: the child drops a watch, which allocates nothing, and leaves by `_exit`.
         let status = unsafe {
             let pid = libc::fork();
             if pid == 0 {
@@ -306,12 +301,11 @@ static LOST_PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// Loses `LOST_PAGE` and touches it; another handler may fill it in between.
 fn touch_another() {
     let at = LOST_PAGE.load(SeqCst);
-    // SAFETY: the page is the test's own, and a watch settles its loss.
+    // SAFETY: the page is the test's own, and a watch refills it.
     unsafe { assert_eq!(libc::madvise(at.cast(), page(), libc::MADV_DONTNEED), 0) };
     assert_eq!(read(at), 0);
 }
 
-/// Touches lost pages within a touch, in a signal handler and in a callback.
 #[test]
 fn signals_nest() {
     glebe_testing::alone!();
@@ -357,7 +351,7 @@ fn signals_nest() {
 }
 
 fn this_thread() -> libc::pthread_t {
-    // SAFETY: takes no arguments.
+    // SAFETY: the call takes no arguments.
     unsafe { libc::pthread_self() }
 }
 

@@ -1,4 +1,4 @@
-//! The allocator, and programs with it preloaded.
+//! Compiles the tests' programs, and preloads the allocator into programs.
 
 #[path = "libraries.rs"]
 mod libraries;
@@ -22,7 +22,6 @@ pub fn library() -> &'static Path {
     LIBRARY.get_or_init(|| libraries::folder().join("libglebe_malloc.so"))
 }
 
-/// Compiles a test program or library (`-shared`) into `folder`.
 pub fn compile(folder: &Scratch, source: &str, options: &[&str]) -> PathBuf {
     let name = source.split('.').next().expect("a name");
     let program = folder.path().join(name);
@@ -42,7 +41,8 @@ fn compile_to(program: &Path, source: &str, options: &[&str]) {
         .arg(program));
 }
 
-/// Compiles a C program of the tests once, into the target folder. `None` without a compiler.
+/// Compiles a C program of the tests into the target folder, once per process. Returns `None`
+/// without a compiler.
 pub fn compiled(source: &'static str, options: &[&str]) -> Option<PathBuf> {
     static ALL: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     if !has("cc") {
@@ -54,7 +54,7 @@ pub fn compiled(source: &'static str, options: &[&str]) -> Option<PathBuf> {
         fs::create_dir_all(&folder).expect("a folder of cargo's");
         let fresh = folder.join(std::process::id().to_string());
         compile_to(&fresh, source, options);
-        // Another process may have made the same file and be running it.
+        // Another process may be running the same file, so a rename replaces it.
         let program = folder.join(source.trim_end_matches(".c"));
         fs::rename(&fresh, &program).expect("both are in one folder");
         program
@@ -62,7 +62,6 @@ pub fn compiled(source: &'static str, options: &[&str]) -> Option<PathBuf> {
     Some(program.clone())
 }
 
-/// Runs a program with the library preloaded.
 pub fn preloaded(program: impl AsRef<Path>, options: &str) -> Command {
     let mut command = Command::new(program.as_ref());
     command.env("LD_PRELOAD", library()).env("GLEBE_MALLOC", options).current_dir("/");

@@ -14,7 +14,7 @@ fn a_program_calls_what_is_there() {
         return;
     }
     let scratch = Scratch::readable("calls");
-    // Weak names need a program that can load anywhere.
+    // A weak function can be null only in a position-independent program.
     let program = compile(&scratch, "calls.c", &["-std=c99", "-fPIE", "-pie"]);
     let output = run(Command::new(&program).arg("none"));
     assert_eq!(stdout(&output), "calls: ok\n");

@@ -1,5 +1,5 @@
-//! Tests bad days: signals, forks, limits, few files, locked memory, denied calls; and the
-//! statistics then.
+//! Tests hard conditions (signals, forks, limits, few files, locked memory, denied calls), and the
+//! statistics under them. `days.c` has the scenarios, called days.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,6 @@ use glebe_testing::Scratch;
 use crate::built::{compile, compiled, preloaded, root, run, stdout};
 
 const MIB: u64 = 1 << 20;
-/// Exit status if the machine lacks something that the day needs.
 const SKIPPED: i32 = 77;
 
 struct Said(HashMap<String, u64>);
@@ -39,7 +38,6 @@ impl Said {
         expected.iter().for_each(|(name, value)| assert_eq!(self.get(name), *value, "{name}"));
     }
 
-    /// Checks `name` within a twentieth and 4 MiB.
     fn is_about(&self, name: &str, expected: u64) {
         let (found, room) = (self.get(name), expected / 20 + 4 * MIB);
         assert!(found.abs_diff(expected) <= room, "{name}: {found}, not {expected}: {:?}", self.0);
@@ -50,10 +48,9 @@ fn program() -> Option<PathBuf> {
     compiled("days.c", &[])
 }
 
-/// Returns a command that plays a day in a shell, after `first`.
+/// Returns a command that runs a day in a shell, after the shell command `first`.
 fn day(program: &Path, first: &str, options: &str, day: &[&str]) -> Command {
     let mut command = preloaded("sh", options);
-    // The limit ends a day that hangs.
     let most = slowed(Duration::from_secs(150)).as_secs();
     let all = format!("{first}\nexec timeout -s KILL {most} \"$0\" \"$@\"");
     command.args(["-c", &all]).arg(program).args(day);
@@ -113,7 +110,6 @@ fn what_the_kernel_may_take_and_took_is_as_it_says() {
         }
         said.is_about("resident_before", said.get("lazy"));
         said.is_about("less_before", said.get("rss") - said.get("lazy"));
-        // Taken by the kernel.
         said.is_about("purged_bytes", said.get("lazy") - said.get("lazy_after"));
         assert!(said.get("resident_before") > 150 * MIB, "{:?}", said.0);
         said.are(&[("audit", 1)]);
@@ -130,7 +126,7 @@ fn many_threads_cancelled_ones_and_locked_memory() {
     }
 }
 
-/// Threads of the parent hold mimalloc's locks at the fork.
+/// Threads of the parent hold mimalloc's locks at the fork, because `slow.c` delays each unlock.
 #[test]
 fn a_forked_child_starts_threads() {
     let Some(program) = program() else { return };
@@ -154,7 +150,7 @@ fn a_thread_is_there_whatever_starts_it_and_however_much_it_has_of_its_own() {
     said(&large, "", "", &[]).are(&[("keeper", 1)]);
 }
 
-/// A program that calls chroot keeps its group's limit.
+/// The keeper still knows its group's limit after chroot(2) has hidden the group's files.
 #[test]
 fn after_chroot_the_group_stays_known() {
     let Some(program) = program() else { return };
@@ -167,7 +163,6 @@ fn after_chroot_the_group_stays_known() {
     assert_eq!(group.kills(), 0);
 }
 
-/// Plays a day; `None`, after printing `why`, if the machine lacks something.
 fn said_or_skipped(
     program: &Path,
     first: &str,
@@ -202,7 +197,8 @@ fn the_keeper_needs_no_lock_that_a_caller_may_hold() {
     said(&program, "", "", &["locked"]).are(&[("keeper", 1)]);
 }
 
-/// Programs that preload the library may start each other. The first copy serves objects.
+/// If programs that preload different copies of the library start each other, a process has two
+/// copies. The first copy serves objects.
 #[test]
 fn two_copies_of_the_library_in_one_process() {
     let Some(program) = program() else { return };
@@ -270,7 +266,8 @@ fn a_limit_that_sinks_takes_what_is_free() {
     assert_eq!(group.kills(), 0);
 }
 
-/// Threads with few objects touch few pages: huge pages would fill the limit.
+/// Each thread with few objects must touch few pages, because huge pages for all would fill the
+/// limit.
 #[test]
 fn a_burst_of_threads_fits_a_small_limit() {
     let Some(program) = compiled("burst.c", &[]) else { return };
@@ -282,7 +279,6 @@ fn a_burst_of_threads_fits_a_small_limit() {
     }
 }
 
-/// Containers deny calls by either error.
 #[test]
 fn what_calls_that_are_denied_leave_is_told() {
     let Some(program) = program() else { return };

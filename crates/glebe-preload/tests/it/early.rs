@@ -1,4 +1,4 @@
-//! Tests calls before the program, after it, and of ending threads.
+//! Tests calls before and after `main`, and by ending threads.
 
 use std::process::Command;
 
@@ -8,7 +8,8 @@ use crate::built::{compile, has, library, preloaded, run, stderr, stdout};
 
 const ALL: [&str; 4] = ["", "pages=off", "huge=off", "thread=off,stats=/dev/null"];
 
-/// Libraries in front, behind, and linked with the program.
+/// One copy of the library is preloaded in front of the allocator; the program is linked with
+/// another.
 #[test]
 fn constructors_and_destructors_of_others_allocate() {
     if !has("cc") {
@@ -33,9 +34,9 @@ fn constructors_and_destructors_of_others_allocate() {
     for options in ALL {
         let mut command = preloaded(&program, options);
         let all = format!("{}:{}", front.display(), library().display());
-        // Locking fills mimalloc's own reservation: 32 MiB, not 1 GiB.
+        // Locking populates all of mimalloc's own reservation, so it is 32 MiB, not 1 GiB.
         let reserve = ("MIMALLOC_ARENA_RESERVE", "32768");
-        // mimalloc gives memory back at once, which the kernel refuses for locked memory.
+        // Makes mimalloc give memory back at once, which the kernel refuses for locked memory.
         command.env("MIMALLOC_PURGE_DELAY", "0");
         let said = stdout(&run(command.env("LD_PRELOAD", all).env(reserve.0, reserve.1)));
         let count = |word: &str| said.lines().filter(|line| *line == word).count();
@@ -79,13 +80,14 @@ fn what_stands_in_for_the_allocators_calls_may_allocate() {
             }
         }
     }
-    // Not mmap: mimalloc may hold a lock there.
+    // mmap is left out, because mimalloc may call it with a lock held.
     for name in ["clock_gettime", "mprotect", "madvise", "read", "pthread_mutex_lock"] {
         runs_well(&orders[0], "", name, "1");
     }
 }
 
-/// Relocations at the start, the loader's report, the C library's checks.
+/// An environment variable makes the loader resolve all symbols at the start or write a report, or
+/// the C library check its heap.
 #[test]
 fn the_loader_calls_before_anything_has_begun() {
     if !has("cc") {
@@ -121,7 +123,6 @@ fn short_processes_of_a_shell() {
     assert_eq!(stderr(&output), "");
 }
 
-/// The allocator starts with few addresses, descriptors, stack, or closed standard error.
 #[test]
 fn narrow_limits() {
     if !has("cc") {

@@ -1,5 +1,5 @@
-//! Tests forks of programs that do not know the heap: other libraries' handlers (pthread_atfork)
-//! allocate, and children fork.
+//! Tests forks of unchanged programs: the program's own pthread_atfork handlers allocate, and
+//! children fork.
 
 use glebe_testing::Scratch;
 

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Variable: the folder of everything that `make build` made for tests.
 const BUILT: &str = "GLEBE_BUILT";
 
-/// Returns true after `make build`: tests must not run cargo.
-#[allow(dead_code)] // Only the tests of `make install` ask.
+/// Returns true if `make build` made the libraries. Tests then must not run cargo.
+#[allow(dead_code)] // Only the tests of `make install` call this.
 pub fn is_built() -> bool {
     std::env::var_os(BUILT).is_some()
 }
@@ -20,11 +19,10 @@ pub fn folder() -> &'static Path {
     FOLDER.get_or_init(|| std::env::var_os(BUILT).map_or_else(build, PathBuf::from))
 }
 
-/// Builds the libraries with the tests' features, in the tests' target folder.
 fn build() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder of cargo's");
     let mut build = Command::new(env!("CARGO"));
-    // The command too, because the features of shared packages depend on the whole selection.
+    // Selects glebe-cli too, because the features of shared packages depend on the selection.
     build.args(["build", "-p", "glebe-c", "-p", "glebe-cli", "-p", "glebe-preload", "--lib"]);
     build.args(["--message-format=json", "--target-dir"]).arg(target);
     build.args(glebe::internal::sys::FAULTS.then_some("--features=glebe/faults"));

@@ -1,4 +1,4 @@
-//! Tests the C library's names, and their edges by the manual pages.
+//! Tests the exported names, and how the functions behave at their limits by the manual pages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn the_edges_of_the_manual_pages() {
     if glebe::internal::sys::processes::process::effective_user() != 0 {
         return println!("skipped: the edges as another user (the caller is not root)");
     }
-    // The other user can read the copy.
+    // The other user may be unable to read the original, but can read the copy.
     let copy = scratch.path().join("library.so");
     fs::copy(library(), &copy).unwrap();
     let mut command = preloaded(&program, "");
@@ -38,8 +38,8 @@ fn the_edges_of_the_manual_pages() {
     assert_eq!(stdout(&run(&mut command)), expected);
 }
 
-/// Rows where the C library's allocator differs: it does less than the manual page, or did in older
-/// versions.
+/// Starts of the lines in which the C library's allocator may differ, because it does less than its
+/// manual page says, or did so in older versions.
 const ITS_OWN: [&str; 9] = [
     "posix(MOST + 1, 10) == ENOMEM: ",
     "posix(64, MOST + 1) == ENOMEM: ",
@@ -81,7 +81,7 @@ fn nothing_else_is_exported() {
     assert_eq!(names, expected);
 }
 
-/// A library loaded later would serve only some calls.
+/// If the library were loaded later, it would serve only some calls.
 #[test]
 fn a_program_cannot_load_it_later() {
     let code = "import ctypes, sys; ctypes.CDLL(sys.argv[1])";

@@ -7,8 +7,8 @@ use glebe_testing::Scratch;
 
 use crate::built::{compile, has, preloaded, run, stdout};
 
-/// Loads a plugin as PHP does. The loading library has its own search path, so the loader must find
-/// out which library calls.
+/// Loads a plugin as PHP does. The calling library has its own search path, so the loader must find
+/// out which library called dlopen.
 #[test]
 fn a_plugin_that_binds_deep_has_the_same_malloc() {
     if !has("cc") {

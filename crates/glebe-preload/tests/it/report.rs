@@ -10,7 +10,6 @@ use glebe_testing::{openmetrics, Scratch};
 use crate::built::{compiled, preloaded, stderr, stdout};
 use pages::stats::{Stats, ROWS};
 
-/// Runs the program, which must end with 5, or 0 after `_exit`.
 fn ends(program: &Path, options: &str, arguments: &[&str]) -> Output {
     let output = preloaded(program, options).args(arguments).output().unwrap();
     let expected = if arguments.first() == Some(&"_exit") { 0 } else { 5 };
@@ -22,7 +21,6 @@ fn program() -> Option<std::path::PathBuf> {
     compiled("report.c", &["-Wno-unused-result"])
 }
 
-/// Counts the text reports, and checks that each is whole.
 fn reports(text: &str) -> usize {
     let heads = text.lines().filter(|line| line.starts_with("glebe-malloc: process ")).count();
     for row in Stats::default().rows() {
@@ -66,10 +64,10 @@ fn the_last_report_is_written_to_the_standard_error_output() {
     assert_eq!((reports(&stderr(&output)), stdout(&output).as_str()), (1, "end\n"));
     // Many programs close standard error at their end.
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["close"]))), 1);
-    // `_exit` skips the report. A child writes its own.
+    // `_exit` skips the report. A forked child writes its own.
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["_exit"]))), 0);
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["fork"]))), 2);
-    // No process has number 0.
+    // No process has number 0, so none writes a report.
     assert_eq!(reports(&stderr(&ends(&program, "stats,pid=0", &["fork"]))), 0);
 }
 
@@ -135,12 +133,10 @@ fn a_signal_has_a_report_written_at_any_moment() {
     let count = reports(&said);
     assert!((1..=50).contains(&count), "{count} reports");
     assert!(said.contains(", on a signal\n"));
-    // The program's own handler gets the signal.
     let output = ends(&program, "signal=USR2", &["own"]);
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("heard 1\nend\n", ""));
 }
 
-/// Tries a broken pipe and a full disk.
 #[test]
 fn a_report_that_cannot_be_written_changes_no_status() {
     let Some(program) = program() else { return };

@@ -9,8 +9,8 @@
 
 Lengths and offsets are in bytes, runs in pages of `PAGE_BYTES`. Buffers are C-contiguous. Calls
 that take longer than about a microsecond let other threads run. `glebe.errors` has the errors.
-After a fork every call on an object of the parent raises `errors.Forked`, unless the class of the
-object says otherwise.
+In a forked child, most calls on an object of the parent raise `errors.Forked`, unless the object's
+class says otherwise.
 """
 
 import os as _os

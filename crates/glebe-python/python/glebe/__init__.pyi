@@ -68,8 +68,8 @@ class Reserve:
         `align`: pages, a power of two. The contents are unspecified unless `zeroed`. `any`: allows
         a block that is contiguous only in virtual addresses.
 
-        Raises `NoRun` with the longest free run in pages, `errors.BadArgument` for a length of zero
-        or another alignment.
+        Raises `NoRun` with the longest free run in pages, `errors.WouldWait`, `errors.BadArgument`
+        for a length of zero or another alignment.
         """
 
     def promise(
@@ -81,7 +81,8 @@ class Reserve:
         zeroed: bool = False,
         any: bool = False,
     ) -> Promise:
-        """Sets the run of one later block aside. Until then only caches may use it.
+        """Sets the run of one later block aside. Until `take`, caches may use the run, but no other
+        block.
 
         The arguments and errors are those of `alloc`.
         """
@@ -129,7 +130,7 @@ class Block(Buffer):
     """Contiguous pages of a reserve, which only the caller uses until it frees them; a writable
     buffer.
 
-    `free()` and the end of a `with` block raise `BufferError` while arrays or views of it exist.
+    `free()` and the end of `with` raise `BufferError` while arrays or views of the block exist.
     In a forked child inherited arrays read as zeros, and a `RuntimeWarning` says so.
     """
 
@@ -189,7 +190,7 @@ class Promise:
     ) -> None: ...
 
 class Cache(MutableMapping[_Key, Any]):
-    """A mapping of keys to values in idle pages. A value is `bytes`, or an array if one was put."""
+    """A mapping of keys to values in idle pages. A value is `bytes`, or an array."""
 
     def __new__(cls, reserve: Reserve, name: str) -> Self: ...
     def put(self, key: _Key, value: Buffer | _Array) -> bool:

@@ -29,7 +29,7 @@ def pack(value, by):
         flat, form = _flat(numpy, value)
         return flat, (_CLASS, form, None, kind)
     if isinstance(value, numpy.generic):
-        # NumPy's strings lose zeros at their ends.
+        # Refuses NumPy's strings, which lose zeros at their ends.
         if kind is value.dtype.type and not isinstance(value, numpy.character):
             flat, form = _flat(numpy, value)
             return flat, (_SCALAR, form, None, None)
@@ -70,7 +70,7 @@ def _flat(numpy, value):
 
 
 def unpack(form, buffer):
-    """Returns what `pack` got, as an array that keeps the buffer."""
+    """Rebuilds the value that `pack` got, from its bytes in `buffer`."""
     import numpy
 
     kind, array_form, mask_form, options = form

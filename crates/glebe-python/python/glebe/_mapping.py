@@ -14,7 +14,7 @@ def _are_equal(value, other):
 
 
 class _Items(ItemsView):
-    """A view of items that leaves out lost entries."""
+    """A view of items without lost entries."""
 
     def __iter__(self):
         for key in self._mapping:
@@ -44,18 +44,18 @@ class Cache(_glebe.Cache, MutableMapping):
     are `bytes`, `str`, integers of at most 64 bits (also NumPy's), or tuples of these and `None`. A
     value of up to half a page shares pages with others; a longer one takes whole pages.
 
-    The cache notices a lost entry only when it looks for its value: until then `in` and `len` count
-    it. Iteration looks, and leaves lost entries out.
+    The cache usually notices a lost entry only on a read: until then `in` and `len` count it.
+    Iteration leaves lost entries out.
     """
 
     __slots__ = ()
 
     def items(self):
-        """Returns a view of keys and values. It leaves out entries that are lost at their turn."""
+        """Returns a view of keys and values, without entries that are lost at their turn."""
         return _Items(self)
 
     def values(self):
-        """Returns a view of the values. It leaves out entries that are lost at their turn."""
+        """Returns a view of the values, without entries that are lost at their turn."""
         return _Values(self)
 
     def pop(self, key, default=_ABSENT, /):

@@ -50,7 +50,7 @@ class Budget(Error, MemoryError):
 
 
 class Stale(Error, LookupError):
-    """The key has no object in the store, or no longer has one."""
+    """The key has no object in the store."""
 
 
 class Pinned(Error):
@@ -58,4 +58,4 @@ class Pinned(Error):
 
 
 class Damaged(Error):
-    """The copy of an object differs from what was stored: its bytes are lost."""
+    """The kept copy of an object differs from the stored bytes, so the object is lost."""

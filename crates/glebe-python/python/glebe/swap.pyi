@@ -51,7 +51,7 @@ class Store:
     def pin_mut(self, key: Key) -> Pinned:
         """Returns the object for reading and writing, with no other pin.
 
-        Raises `errors.Pinned` while others pin it, and the other errors of `pin`.
+        Raises `errors.Pinned` while the object has another pin, and the other errors of `pin`.
         """
 
     def take(self, key: Key) -> bytes:
@@ -60,7 +60,7 @@ class Store:
     def free(self, key: Key) -> None:
         """Frees the object.
 
-        Raises `errors.Stale` for a key without an object, `errors.Pinned` while it is pinned.
+        Raises `errors.Stale` for a key without an object, `errors.Pinned` for a pinned object.
         """
 
     def cold(self, key: Key) -> None:
@@ -75,7 +75,7 @@ class Store:
     def dead(self, key: Key) -> None:
         """Says that the bytes are no longer needed. The key stays until the object is freed.
 
-        Raises `errors.Stale` for a key without an object, `errors.Pinned` while it is pinned.
+        Raises `errors.Stale` for a key without an object, `errors.Pinned` for a pinned object.
         """
 
     def stats(self) -> dict[str, int]:
@@ -84,10 +84,10 @@ class Store:
 
 @final
 class Pinned(Buffer):
-    """The bytes of an object as a buffer, in memory at one address until this is released.
+    """The bytes of an object as a buffer, in memory at one address until `release()`.
 
-    If arrays of it exist at `release()` or the end of `with`, the last array's end releases it. A
-    forked child has copies of inherited pinned objects, and may use them.
+    If arrays of the buffer exist at `release()` or the end of `with`, the pin ends with the last
+    array. A forked child has copies of inherited pinned objects, and may use them.
     """
 
     def release(self) -> None:

@@ -10,8 +10,8 @@ from glebe._glebe import Held, Values, VolatileBuffer
 
 __all__ = ["Held", "VolatileBuffer", "volatile_cache"]
 
-# The kernel takes a result, but its key and its form stay. The cache looks for these when it has
-# more than twice its results and this number.
+# If the kernel takes a result, its key and form stay. The cache removes such keys when it has more
+# than twice as many keys as results, plus this number.
 _DEAD_MOST = 64
 
 
@@ -57,15 +57,15 @@ def _pack_view(view):
 
 
 class _Making:
-    """A call of the function under way, for which other threads wait."""
+    """A running call of the function, for which other threads wait."""
 
     def __init__(self):
         self.by = getpid(), get_ident()
         self.done = Event()
-        self.made = None  # (value, how to make the result from it), or None if the call raised
+        self.made = None  # (value, how to make the result from it), or None
 
     def wait(self):
-        """Returns `made` after the call. Does not wait if this thread or a parent makes it."""
+        """Returns `made` after the call. Does not wait for this thread or a parent process."""
         if self.by[0] == getpid() and self.by[1] != get_ident():
             self.done.wait()
         return self.made
@@ -80,7 +80,7 @@ class _Cached:
         self._values = Values(addresses, hot)
         self._known = {}  # key: (number, how to make the result again)
         self._numbers = count(1)
-        self._making = {}  # key: the call under way; dictionary operations are atomic
+        self._making = {}  # key: the running call; dictionary operations are atomic
 
     def __call__(self, *args, **kwargs):
         key = self._key(args, kwargs)
@@ -92,7 +92,7 @@ class _Cached:
             self._values.count(True)
             return made[1](made[0])
         try:
-            # Another thread may have ended its call since the first look.
+            # Another thread may have ended its call meanwhile.
             if (found := self._found(key)) is not None:
                 return found
             self._values.count(False)

@@ -16,12 +16,12 @@ _Lost: TypeAlias = list[tuple[int, int]]
 
 @final
 class VolatileBuffer(Buffer):
-    """`bytes` bytes of zeros, rounded up to pages, whose contents may be given up and taken back.
+    """`bytes` bytes of zeros, rounded up to pages, which may be marked for the kernel and unmarked.
 
-    A writable buffer while no page is marked, otherwise `BufferError`: no array points to memory
-    that may vanish. A forked child has a copy; lost pages are lost in the copy too. Raises
-    `errors.BadArgument` for a length of zero, `errors.Unsupported` if the process locks its memory
-    or the kernel cannot do this.
+    A writable buffer while no page is marked. Otherwise it raises `BufferError`, because no array
+    may point to memory that vanishes. A forked child has a copy; lost pages are lost in the copy
+    too. Raises `errors.BadArgument` for a length of zero, `errors.Unsupported` if the process locks
+    its memory or the kernel cannot do this.
     """
 
     def __new__(cls, bytes: int) -> Self: ...
@@ -33,7 +33,7 @@ class VolatileBuffer(Buffer):
         """
 
     def unmark(self, start: int = 0, stop: int | None = None) -> _Lost:
-        """Takes the right back and returns the lost runs. All other pages are intact.
+        """Unmarks these bytes and returns the lost runs. Other pages are intact.
 
         Raises `errors.BadArgument` if the range is not whole pages of the memory.
         """
@@ -42,8 +42,8 @@ class VolatileBuffer(Buffer):
         """Returns a context for `with`. No page is marked inside, and all pages are marked
         afterwards. `as` gives the runs that were lost.
 
-        If arrays remain at the end, the end of the last array marks the memory. If several blocks
-        overlap, the first block gets the lost runs.
+        If arrays remain at the end, the end of the last array marks the memory. If blocks overlap,
+        the first block gets the lost runs.
         """
 
     def read(self, offset: int, length: int) -> bytes | None:

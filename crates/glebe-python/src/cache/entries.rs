@@ -2,10 +2,9 @@
 //!
 //! A long value is a run of pages from index 0 of an object of the library's page cache. A value of
 //! up to half a page is an object of the pool that all caches of a reserve share
-//! ([`small`](super::small)), so that one page holds many. Blocks or other values may take any
-//! page, and the list of entries does not learn of it: the call that misses a page removes the
-//! entry. A put that makes the list long removes all entries whose first page is lost. Long means
-//! 1.5 times the length after the last removal, and 1.5 entries per page of the reserve.
+//! ([`small`](super::small)), so that one page holds many. Blocks or other values may take any page
+//! without a notice: the call that misses a page removes the entry. A put that makes the list long
+//! removes all entries whose first page is lost.
 //!
 //! A put removes the old entry, copies the bytes in, and lists the new entry, so one thread at a
 //! time writes an object. A get copies without the lock and looks again: the bytes are one value
@@ -40,7 +39,7 @@ enum Place {
 pub(super) struct Entry {
     place: Place,
     pub(super) len: usize,
-    /// Number of the put; unique.
+    /// Unique number of the put.
     put: u64,
     /// The form that rebuilds an array.
     pub(super) form: Option<Arc<[u8]>>,
@@ -68,7 +67,7 @@ struct List {
 }
 
 impl List {
-    /// Returns the last form if it is equal, to share it.
+    /// Returns the last form if `form` is equal, else a copy of `form`.
     fn form(&mut self, form: &[u8]) -> Arc<[u8]> {
         match &self.form {
             Some(last) if **last == *form => Arc::clone(last),
@@ -109,7 +108,6 @@ impl Shared {
         Ok(self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Drops pages from `first` up to `end`.
     fn drop_pages(&self, object: u64, first: u64, end: u64) -> Result<()> {
         for page in first..end {
             self.pages.invalidate_page(object, page)?;
@@ -117,7 +115,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Drops the bytes of an unlisted entry.
     fn drop_bytes(&self, entry: &Entry) -> Result<()> {
         match entry.place {
             Place::Pages(object) => self.drop_pages(object, 0, entry.pages()),
@@ -156,7 +153,7 @@ impl Shared {
         Ok(self.has_room(pages) && self.pages.put_run(object, 0, value)? == Put::Stored)
     }
 
-    /// Returns true if there may be room. Looks only if that is cheap compared with the copies.
+    /// Returns true if there may be room. Looks only if this is cheap compared with the copies.
     fn has_room(&self, pages: u64) -> bool {
         if pages <= self.reserve.len().get() / PAGES_PER_LOOK {
             return true;
@@ -165,7 +162,7 @@ impl Shared {
         pages <= (stats.free + stats.live).get()
     }
 
-    /// Returns true if the value is kept; otherwise the key has none.
+    /// Returns true if the value is kept; otherwise the key has no value.
     pub(super) fn put(&self, key: Box<[u8]>, value: &[u8], form: Option<&[u8]>) -> Result<bool> {
         let (old, put, form) = {
             let mut list = self.lock()?;
@@ -183,7 +180,7 @@ impl Shared {
             list.crowded = list.entries.len() / 2 * 3;
         }
         drop(list);
-        // Another thread put this key meanwhile.
+        // If another thread put this key meanwhile, its bytes are dropped.
         other.map_or(Ok(()), |other| self.drop_bytes(&other))?;
         Ok(true)
     }
@@ -211,7 +208,6 @@ impl Shared {
         self.settle(key, entry, is_hit)
     }
 
-    /// Looks whether the value is whole and `key` still has this entry.
     pub(super) fn look_at(&self, key: &[u8], entry: &Entry) -> Result<Got> {
         let is_hit = match entry.place {
             Place::Pages(object) => self.pages.has_run(object, 0, entry.pages())?,
@@ -220,7 +216,7 @@ impl Shared {
         self.settle(key, entry, is_hit)
     }
 
-    /// Returns the result, and removes a lost entry.
+    /// Returns the result of a read, and removes a lost entry.
     fn settle(&self, key: &[u8], entry: &Entry, is_hit: bool) -> Result<Got> {
         let mut list = self.lock()?;
         if list.entries.get(key).is_none_or(|listed| listed.put != entry.put) {
@@ -236,7 +232,6 @@ impl Shared {
         Ok(Got::Lost)
     }
 
-    /// Returns true if the key had an entry.
     pub(super) fn remove(&self, key: &[u8]) -> Result<bool> {
         let removed = self.lock()?.entries.remove(key);
         removed.map(|entry| self.drop_bytes(&entry)).transpose().map(|done| done.is_some())

@@ -1,9 +1,9 @@
 //! [`Small`]: values of up to half a page, many on one page of the reserve.
 //!
-//! Owns one pool of objects for all caches of a reserve, made with the first value, without
-//! compression. New objects are in at most [`STAGED_MAX`] bytes of ordinary memory, which no block
-//! takes. Older ones are on idle pages of the reserve, and vanish with them. A read returns a whole
-//! object or nothing: the pool checks the page's owner before and after the copy.
+//! Owns one pool of objects for all caches of a reserve. New objects are in at most [`STAGED_MAX`]
+//! bytes of ordinary memory, which no block takes. Older objects are on idle pages of the reserve,
+//! and vanish with these pages. A read returns a whole object or nothing: the pool checks the
+//! page's owner before and after the copy.
 
 use std::sync::OnceLock;
 
@@ -13,9 +13,9 @@ use glebe::Bytes;
 
 use crate::Result;
 
-/// Maximum ordinary memory in bytes: enough to fill pages in large steps.
+/// Maximum ordinary memory in bytes.
 const STAGED_MAX: u64 = 4 << 20;
-/// Bytes of the reserve per byte of ordinary memory, if that gives less.
+/// Bytes of the reserve per byte of ordinary memory, if this allows less.
 const RESERVE_PER_STAGED: u64 = 64;
 
 #[derive(Default)]
@@ -38,11 +38,10 @@ impl Small {
         let share = reserve.len().bytes(glebe::page_size()).get() / RESERVE_PER_STAGED;
         let staging = Bytes::new(share.min(STAGED_MAX));
         let made = reserve.object_pool().codec(Codec::None).staging(staging).build()?;
-        // If two threads are first, one drops its pool.
+        // If two threads build a pool at once, one pool is dropped.
         Ok(self.0.get_or_init(|| made))
     }
 
-    /// Returns `None` without room.
     pub(super) fn insert(&self, reserve: &Reserve, value: &[u8]) -> Result<Option<Handle>> {
         // The pool takes no empty object.
         let bytes = if value.is_empty() { &[0] } else { value };

@@ -1,8 +1,8 @@
 //! [`State`]: the marks and users of a [`VolatileBuffer`](super::VolatileBuffer).
 //!
 //! A page counts as marked from before the library marks it until after the library unmarks it, so
-//! other pages are safe. A forked child inherits the state. If another thread was marking or
-//! unmarking, pages may count as marked until the next unmark.
+//! a page that does not count as marked is safe. A forked child inherits the state. If another
+//! thread was marking or unmarking, pages may count as marked until the next unmark.
 
 use std::ops::Range;
 

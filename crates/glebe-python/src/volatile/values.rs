@@ -1,6 +1,6 @@
 //! `Values`: results by number in volatile memory, the base of `glebe.volatile.volatile_cache`.
 //!
-//! The kernel cannot take a result while a [`Value`], a read-only buffer, exists.
+//! The kernel cannot take a result while a [`Value`] of it, a read-only buffer, exists.
 //!
 //! # Safety
 //! A pinned value stays until its lease ends.
@@ -27,7 +27,8 @@ use crate::{numbers, Failure, Result};
 #[pyclass(frozen, module = "glebe._glebe")]
 pub(crate) struct Values {
     values: Arc<guards::Values>,
-    /// Calls that found a result, and calls that did not. Python without the GIL would lose counts.
+    /// Calls that found a result, and calls that did not. Without the GIL, Python would lose
+    /// counts.
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -46,7 +47,7 @@ impl Values {
         Ok(Self { values, hits: AtomicU64::new(0), misses: AtomicU64::new(0) })
     }
 
-    /// Returns the result of a number; `None` if it is missing or the kernel took some of it.
+    /// Returns the result of a number; `None` if it is missing or the kernel took a part.
     fn get(&self, py: Python<'_>, number: u64) -> Option<Value> {
         let found = py.detach(|| {
             PinnedValue::found(&self.values, |values| Ok::<_, Infallible>(values.get(&number)))
@@ -58,8 +59,8 @@ impl Values {
     /// Copies `result` in and returns it as a value. Without room for it, returns a value that
     /// `get` will not find.
     ///
-    /// Raises `MemoryError` without ordinary memory for it, `ValueError` if it is longer than the
-    /// addresses of the cache.
+    /// Raises `MemoryError` if ordinary memory for the result is short, `ValueError` if the result
+    /// is longer than the addresses of the cache.
     fn keep(&self, py: Python<'_>, number: u64, result: &Bound<'_, PyAny>) -> Result<Value> {
         let given = Given::new(result)?;
         let bytes = given.bytes();

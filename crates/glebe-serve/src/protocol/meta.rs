@@ -1,17 +1,18 @@
-//! [`Flags`] parses the flags of a meta command: words of a letter and a token.
+//! [`Flags`] parses the flags of a meta command. A flag is a word of a letter and a token.
 //!
-//! Answers repeat flags in the order sent, so [`Flags`] keeps the words too.
+//! Answers repeat flags in the order sent, so [`Flags`] keeps the words, too.
 
 use super::tokens::{time, unsigned, unsigned_32, Tokens};
 use super::{Command, Key, BAD_CHUNK, BAD_FORMAT, KEY_MAX};
 
 const WORDS_MAX: usize = 22;
-/// Maximum bytes with the letter.
+/// Maximum bytes of flag `O` with its letter.
 const OPAQUE_MAX: usize = 32;
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 const VALUE_MAX: u64 = i32::MAX as u64 - 2;
 
-/// First letter of flag `M`: how `ms` stores or `ma` counts.
+/// First byte of the token of flag `M`, which says how `ms` stores or `ma` counts; 0 if there is
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mode(pub u8);
 
@@ -69,7 +70,8 @@ impl<'a> Flags<'a> {
         wrong.map_or(Ok(flags), Err)
     }
 
-    /// Parses a token. Returns the answer to a malformed one. Fails for an unknown flag.
+    /// Parses a flag's token. Returns the answer for a malformed token, or `None`. Fails for an
+    /// unknown flag.
     fn take(&mut self, letter: u8, token: &[u8]) -> Result<Option<&'static str>, &'static str> {
         let time = time(token);
         let number = unsigned(token);

@@ -1,9 +1,9 @@
-//! Parses the memcached protocol in a buffer, without copying. Pure, no I/O.
+//! Parses the memcached protocol in a buffer, without copying and without I/O.
 //!
 //! Function [`line()`] finds a line's end, [`parse`] parses the line. Values are not parsed: a
-//! storing command says how many bytes follow. Lines, keys, numbers and meta flags have maximum
-//! lengths. A line of `get` keys may be longer; the caller handles it in pieces. Source:
-//! memcached's protocol.txt.
+//! storing command says how many bytes follow. Lines, keys, numbers and opaque flags have maximum
+//! lengths. A line of keys may be longer; the caller handles it in pieces. Source: memcached's
+//! protocol.txt.
 
 mod binary;
 mod meta;
@@ -17,9 +17,9 @@ use tokens::Tokens;
 
 /// Maximum bytes of a key.
 pub const KEY_MAX: usize = 250;
-/// Maximum bytes of a line with its end, unless it asks for keys.
+/// Maximum bytes of a line with its end, unless the line asks for keys.
 pub const LINE_MAX: usize = 2048;
-/// A line of keys with more bytes is handled before its end arrives.
+/// The caller handles a longer line of keys before its end arrives.
 pub const KEYS_PIECE: usize = 16 << 10;
 
 /// Answer to a malformed line.
@@ -29,10 +29,10 @@ const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const UNKNOWN: &str = "ERROR";
 
-/// The start of a buffer.
+/// The input at the start of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// A complete line without its end; its bytes with the end.
+    /// A complete line without its end, and its length in bytes with the end.
     Whole(&'a [u8], usize),
     /// The beginning of a long line of keys.
     Keys(&'a [u8]),
@@ -44,7 +44,8 @@ pub enum Line<'a> {
     TooLong,
 }
 
-/// Returns the first line of `buf`. CR LF or LF ends it. O(length).
+/// Returns the first line of `buf`, ended by CR LF or LF, or the reason why there is none.
+/// O(length).
 #[must_use]
 pub fn line(buf: &[u8]) -> Line<'_> {
     if buf.first() == Some(&binary::REQUEST) {
@@ -73,7 +74,7 @@ fn asks_for_keys(buf: &[u8]) -> bool {
     text::is_get(Tokens::new(buf).next().unwrap_or_default())
 }
 
-/// The classic commands that store a value.
+/// The classic commands that store a value, and when they store it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Always.
@@ -108,7 +109,7 @@ pub enum Command<'a> {
         keys: &'a [u8],
         /// CAS numbers are wanted.
         cas: bool,
-        /// New time to live, as sent.
+        /// New expiry time as sent.
         touch: Option<i64>,
     },
     /// A value follows.
@@ -137,9 +138,9 @@ pub enum Command<'a> {
     Arithmetic {
         /// The key.
         key: &'a [u8],
-        /// Amount.
+        /// Amount to add or subtract.
         delta: u64,
-        /// Subtracts.
+        /// Subtracts instead of adding.
         down: bool,
         /// No answer wanted.
         noreply: bool,
@@ -201,8 +202,8 @@ pub enum Command<'a> {
         /// No answer wanted.
         noreply: bool,
     },
-    /// Ends the connection unanswered: the client speaks HTTP, or a line with `noreply` leaves the
-    /// start of the next command unknown.
+    /// The connection must end without an answer, because the client speaks HTTP, or because after
+    /// a line with `noreply` the start of the next command is unknown.
     Lost,
 }
 

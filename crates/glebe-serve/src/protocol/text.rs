@@ -3,10 +3,11 @@
 use super::tokens::{time, unsigned, unsigned_32, Tokens};
 use super::{Command, Verb, BAD_DELTA, BAD_EXPTIME, BAD_FORMAT, KEY_MAX, UNKNOWN};
 
-/// A longer value is not skipped: its length is malformed.
+/// Maximum bytes of a value. A greater length is malformed, so nothing is skipped.
 const SKIPPED_MAX: u64 = i32::MAX as u64 - 2;
 
-/// Parses a classic command. A malformed line with `noreply` gets no answer.
+/// Parses a classic command. A malformed line with `noreply` gets no answer, except after `get` and
+/// its kind, where `noreply` is a key.
 pub(super) fn parse<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
     match command(verb, tokens, line) {
         Command::Wrong { answer, swallow, .. } if !is_get(verb) => {
@@ -40,7 +41,7 @@ fn command<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
         b"shutdown" => Command::Shutdown,
         b"debugtime" | b"cache_memlimit" | b"slabs" | b"lru" | b"lru_crawler" | b"watch"
         | b"extstore" | b"misbehave" => Command::Other { line, noreply: is_noreply(tokens) },
-        // An unknown command may have a value, which looks like commands.
+        // An unknown command may have a value, whose bytes would be taken for commands.
         _ if is_http(tokens) || is_noreply(tokens) => Command::Lost,
         _ => Command::wrong(UNKNOWN),
     }
@@ -82,7 +83,7 @@ fn get_and_touch(mut tokens: Tokens<'_>, cas: bool) -> Command<'_> {
 
 fn store(mut tokens: Tokens<'_>, verb: Verb) -> Command<'_> {
     let all = tokens;
-    // The value's length is unknown.
+    // Without a valid length, the start of the next command is unknown.
     let unknown = |answer| match is_noreply(all) {
         true => Command::Lost,
         false => Command::wrong(answer),
@@ -122,7 +123,7 @@ fn delete(mut tokens: Tokens<'_>) -> Command<'_> {
     let further = (tokens.next(), tokens.next(), tokens.next());
     let is_right = match further {
         (None, ..) => true,
-        // Old clients send a time.
+        // Old clients send a time of 0.
         (Some(b"0"), None, _) | (Some(b"noreply"), None, _) => true,
         (Some(b"0"), Some(b"noreply"), None) => true,
         _ => false,

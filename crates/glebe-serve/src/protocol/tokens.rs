@@ -1,9 +1,8 @@
-//! [`Tokens`] splits a line into words. Numbers are parsed like memcached does.
+//! [`Tokens`] splits a line into words. Numbers are parsed as in memcached.
 
 const ALL_32: i64 = 1 << 32;
 const DAYS_30: i64 = 60 * 60 * 24 * 30;
 
-/// Words separated by blanks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens<'a> {
     rest: &'a [u8],
@@ -50,7 +49,7 @@ pub(super) fn unsigned_32(token: &[u8]) -> Option<u32> {
 }
 
 /// Parses seconds from now, or a date. libmemcached sends small negative numbers as unsigned 32-bit
-/// ones, so dates of the last 30 days before 2106-02-07 are not available.
+/// numbers, so dates of the last 30 days before 2106-02-07 count as negative numbers.
 pub(super) fn time(token: &[u8]) -> Option<i64> {
     if let Some(digits) = token.strip_prefix(b"-") {
         return Some(-i64::try_from(unsigned(digits)?).ok()?);

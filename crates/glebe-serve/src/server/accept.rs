@@ -1,4 +1,4 @@
-//! [`Door`] owns the listening sockets, and the signals that end the server.
+//! [`Door`] owns the listening sockets, and receives the signals that end the server.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -20,9 +20,9 @@ use super::{Failure, Settings, Shared};
 
 const WAKE: Token = Token(usize::MAX);
 const SIGNAL: Token = Token(usize::MAX - 1);
-/// Pause after a failed accept, as when the process has no descriptors left.
+/// Pause after a failed accept, for example when the process has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Descriptors for anything but connections and workers.
+/// Descriptors that the process needs beside those of connections and workers.
 const OWN_DESCRIPTORS: u64 = 64;
 const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -42,8 +42,9 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Takes a service manager's sockets, or else binds the settings' addresses. Bound sockets
-    /// listen from [`Door::listen`] on: clients must not connect before the server can answer.
+    /// Takes a service manager's sockets, or else binds the settings' TCP addresses. Bound sockets
+    /// listen only from [`Door::listen`] on, because clients must not connect before the server can
+    /// answer.
     pub(super) fn open(settings: &Settings) -> Result<(Self, Waker), Failure> {
         allow_descriptors(settings)?;
         let poll = Poll::new()?;
@@ -97,7 +98,6 @@ impl Door {
         Ok(())
     }
 
-    /// Adds the sockets to `stats conns`.
     pub(super) fn show(&mut self, shared: &Shared) {
         for listener in &self.listeners {
             let (number, addr) = (listener.number(), listener.address());
@@ -127,7 +127,7 @@ impl Door {
 
     pub(super) fn run(&mut self, shared: &Shared, workers: &[Hired]) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
-        // Listeners whose waiting connections cause no further event.
+        // Listeners to try again, because connections that already wait cause no further event.
         let mut waiting: Vec<usize> = (0..self.listeners.len()).collect();
         let mut wait = Some(Duration::ZERO);
         loop {
@@ -169,7 +169,8 @@ impl Door {
         }
     }
 
-    /// Returns false if connections must wait because the server is full.
+    /// Accepts or refuses all waiting connections. Returns false if they must wait because the
+    /// server is full.
     fn accept_all(&mut self, nth: usize, shared: &Shared, workers: &[Hired]) -> io::Result<bool> {
         loop {
             let most = shared.settings.conns as u64;
@@ -180,7 +181,7 @@ impl Door {
             }
             let (mut stream, addr) = match self.listeners[nth].accept() {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
-                // The client has left.
+                // A signal came, or the client has left.
                 Err(e)
                     if matches!(
                         e.kind(),
@@ -193,7 +194,7 @@ impl Door {
             };
             if is_full {
                 shared.totals.refused.fetch_add(1, Ordering::Relaxed);
-                // A client that does not read only sees the connection end.
+                // If the write fails, the client only sees the connection end.
                 let _ = stream.write(REFUSAL);
                 continue;
             }
@@ -220,7 +221,6 @@ impl Door {
         }
     }
 
-    /// Removes the socket files that the server made.
     pub(super) fn close(&mut self) {
         for listener in self.listeners.drain(..) {
             if let Listener::Unix(_, Some(path)) = listener {
@@ -235,7 +235,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, addr) = listener.accept()?;
-                // Answers are sent whole.
+                // Answers are written whole, so the kernel need not collect small writes.
                 let _ = stream.set_nodelay(true);
                 Ok((Stream::Tcp(stream), format!("tcp:{addr}")))
             }
@@ -297,7 +297,7 @@ fn tcp(address: SocketAddr) -> io::Result<Socket> {
 fn unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
-        // No server listens there any more.
+        // No server listens at `path` any more.
         std::fs::remove_file(path)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
@@ -307,7 +307,6 @@ fn unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
     Ok(UnixListener::from_std(socket.into()))
 }
 
-/// Raises the limit of descriptors.
 fn allow_descriptors(settings: &Settings) -> Result<(), Failure> {
     use rustix::process::{getrlimit, setrlimit, Resource};
     let needed = (settings.conns + settings.threads * 4) as u64 + OWN_DESCRIPTORS;

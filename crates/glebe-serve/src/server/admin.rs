@@ -1,15 +1,15 @@
-//! Handles commands of administration. Most concern memcached's slabs and lists; these are
-//! answered, and have no effect.
+//! Handles administration commands. Commands on memcached's slabs and LRU lists are answered, but
+//! only listings have an effect.
 
 use super::answer::line;
 use super::execute::Hands;
 use super::listing::Dump;
 use crate::protocol::BAD_FORMAT;
 
-/// memcached's minimum.
+/// Minimum of `cache_memlimit`, as in memcached.
 const MIB_MIN: u64 = 8;
 
-/// Handles a command. Returns a listing if it asks for that.
+/// Answers a command, or returns the listing that it asks for.
 pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) -> Option<Dump> {
     let words: Vec<&[u8]> =
         text.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Formats answers.
+//! Formats answers, and decodes keys.
 
 use crate::protocol::Key;
 use base64::prelude::{Engine, BASE64_STANDARD};
@@ -18,7 +18,6 @@ pub(super) fn number(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Appends a numeric flag of a meta answer.
 pub(super) fn flag(out: &mut Vec<u8>, letter: u8, value: u64) {
     out.extend_from_slice(&[b' ', letter]);
     number(out, value);

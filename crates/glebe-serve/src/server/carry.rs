@@ -8,9 +8,11 @@ use super::execute::{Hands, Next, ANSWERS_MAX};
 use super::worker::READ;
 use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
-/// A command that needs more bytes is charged: no line is as long, so a value is on its way.
+/// A command that needs more bytes is charged for them. An incomplete line never needs so many, so
+/// the command has a value.
 const CHARGED: usize = KEYS_PIECE + 1;
-/// Connections of a worker that may wait for others' values, each for `PATIENCE`.
+/// Maximum connections of a worker that wait for other connections' values, each at most for
+/// `PATIENCE`.
 const WAITING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -19,14 +21,14 @@ pub(super) enum Fate {
     Waits,
     /// More to do, after the other connections.
     Again,
-    /// [`Fate::Again`], once another connection's value is complete.
+    /// [`Fate::Again`] after a pause, in which another connection's value may become complete.
     Later,
     Ends,
 }
 
-/// Examines the bytes after a malformed value with `noreply`. Returns the bytes of an empty line,
-/// which ends the value, 0 for a command, or `None` for other bytes: a client would take the error
-/// for its next answer.
+/// Examines the bytes after a malformed value with `noreply`. Returns the length of an empty line,
+/// which ends the value; 0 for a command; or `None` for other bytes, because the client would take
+/// their error for the answer to its next command.
 fn clear_up(rest: &[u8]) -> Option<usize> {
     match protocol::line(rest) {
         Line::Whole(b"", used) => Some(used),
@@ -36,14 +38,15 @@ fn clear_up(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns true if a connection with `bytes` of input may wait for values, besides `others`.
+/// Returns true if a connection with `bytes` of input may wait for other connections' values, while
+/// `others` connections wait already.
 fn may_wait(conn: &mut Conn, bytes: usize, others: usize) -> bool {
     let since = *conn.waits_since.get_or_insert_with(Instant::now);
     others < WAITING && bytes <= READ && since.elapsed() < PATIENCE
 }
 
-/// Executes `input`. Returns the rest, and what follows. A rest that differs from the bytes sent is
-/// in `conn.input` instead.
+/// Executes commands of `input` until the turn is over. Returns the rest, unless it is already in
+/// `conn.input`, and the connection's fate.
 pub(super) fn carry_out<'i>(
     conn: &mut Conn,
     input: &'i [u8],

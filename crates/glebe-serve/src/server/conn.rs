@@ -1,8 +1,7 @@
-//! [`Conn`] is a connection, with its unhandled input and unsent answers.
+//! [`Conn`] is a connection with its input that is not yet executed and its unsent answers.
 //!
-//! An idle connection has no buffers. Nothing is read while answers wait, so a connection holds at
-//! most a command with its value, and the answers of a turn. A limit per worker applies: see
-//! [`Conn::kept`].
+//! An idle connection has no buffers. While a connection has unsent answers, the worker reads from
+//! it only the rest of a line of keys. A worker limits the sum of [`Conn::kept`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
@@ -20,7 +19,7 @@ pub(super) struct Shown {
     pub(super) addr: String,
     pub(super) listen_addr: String,
     pub(super) state: AtomicU8,
-    /// Time of the last command.
+    /// Time of the last command, in seconds of the store's clock.
     pub(super) last: AtomicU32,
 }
 
@@ -71,30 +70,30 @@ impl Write for Stream {
 pub(super) struct Conn {
     pub(super) stream: Stream,
     pub(super) shown: Arc<Shown>,
-    /// An incomplete command.
+    /// Bytes received and not yet executed.
     pub(super) input: Vec<u8>,
-    /// Bytes that `input` needs before the next try.
+    /// Bytes that `input` must have before it is parsed again.
     pub(super) need: usize,
-    /// Bytes to discard.
+    /// Bytes to discard from what the client sends next.
     pub(super) skip: u64,
     /// The next bytes may be the rest of a malformed value.
     pub(super) is_doubtful: bool,
     /// A listing to send before `input` is handled.
     pub(super) dump: Option<Dump>,
-    /// Answers that the client has not taken in full. `sent` counts the bytes already sent.
+    /// Answers that the client has not taken in full. The first `sent` bytes are already sent.
     out: Vec<u8>,
     sent: usize,
     /// The client sends no more.
     pub(super) has_end: bool,
-    /// Ends after its answers.
+    /// The connection ends after its answers are sent.
     pub(super) is_ending: bool,
-    /// Start of the wait for others' values.
+    /// When the connection began to wait for other connections' values.
     pub(super) waits_since: Option<Instant>,
-    /// Bytes charged for a value on its way.
+    /// Bytes charged for a value that is being received.
     pub(super) charged: u64,
     /// Bytes counted as kept after the last turn.
     pub(super) kept: u64,
-    /// The worker's turn when the client last took bytes.
+    /// Number of the worker's turn in which the client last took bytes or had none to take.
     pub(super) took_at: u64,
 }
 
@@ -127,7 +126,7 @@ impl Conn {
         self.sent < self.out.len()
     }
 
-    /// Returns the bytes held while the client does not take answers, input included.
+    /// Returns the capacity of both buffers in bytes if answers are unsent, otherwise 0.
     pub(super) fn kept(&self) -> u64 {
         if self.is_sending() {
             (self.out.capacity() + self.input.capacity()) as u64
@@ -136,7 +135,8 @@ impl Conn {
         }
     }
 
-    /// Sends old answers, then `answers`. Keeps the rest. Returns the bytes sent.
+    /// Sends the kept answers, then `answers`. Keeps the answers that the socket does not take.
+    /// Returns the bytes sent.
     pub(super) fn send(&mut self, answers: &[u8]) -> io::Result<u64> {
         let mut bytes = 0;
         while self.is_sending() {
@@ -169,7 +169,7 @@ impl Conn {
     }
 }
 
-/// Returns the bytes taken, 0 if the socket is full.
+/// Writes `bytes`. Returns how many of them the socket took, 0 if it is full.
 fn write(stream: &mut Stream, bytes: &[u8]) -> io::Result<usize> {
     loop {
         return match stream.write(bytes) {

@@ -1,13 +1,13 @@
-//! [`listen`] serves the control socket. Through it the server's user, or root, takes first-class
-//! memory in the server and gives it back, to show how the cache gives way.
+//! [`listen`] serves the control socket. Through the socket, the server's user or group takes
+//! first-class memory for a time, to show how the cache gives memory up.
 //!
 //! ```text
 //! request   "recall " bytes " " milliseconds, then a newline
 //! answer    "ok " bytes taken " " runs " " nanoseconds "\n", at once; or "error " what "\n"
 //! ```
 //!
-//! The server gives the memory back after the time, or when the client leaves. It handles one
-//! request at a time.
+//! The server gives the memory back after the milliseconds, when the client leaves, or when the
+//! server ends. It handles one request at a time.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -24,9 +24,8 @@ use super::Shared;
 
 const MODE: u32 = 0o660;
 const REQUEST_MAX: u64 = 64;
-/// Timeout of reading and of writing.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Interval of checks for the end of client or server.
+/// Interval of checks whether the client has left or the server ends.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) fn listen(path: &Path, shared: &Arc<Shared>) -> io::Result<()> {
@@ -50,7 +49,7 @@ fn serve(listener: &UnixListener, shared: &Weak<Shared>) {
             return;
         }
         match accepted {
-            // The client has left.
+            // An error concerns only this client.
             Ok((stream, _)) => drop(answer(stream, &shared)),
             Err(_) => {
                 drop(shared);
@@ -93,14 +92,14 @@ fn answer(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// The memory that a server took.
+/// First-class memory that a server took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recalled {
     /// Bytes.
     pub bytes: u64,
     /// Runs of pages.
     pub runs: u64,
-    /// Time that it took.
+    /// How long taking the memory took.
     pub took: Duration,
 }
 
@@ -108,7 +107,7 @@ pub struct Recalled {
 /// the memory is given back.
 ///
 /// # Errors
-/// If no server listens, or it refuses.
+/// If no server listens, the server refuses, or the connection fails.
 pub fn ask(path: &Path, bytes: u64, time: Duration, then: impl FnOnce(Recalled)) -> io::Result<()> {
     let mut stream = UnixStream::connect(path)?;
     writeln!(stream, "recall {bytes} {}", time.as_millis())?;
@@ -122,7 +121,7 @@ pub fn ask(path: &Path, bytes: u64, time: Duration, then: impl FnOnce(Recalled))
     };
     let took = Duration::from_nanos(number(nanos)?);
     then(Recalled { bytes: number(bytes)?, runs: number(runs)?, took });
-    // The server then closes the connection.
+    // The server closes the connection after it gives the memory back.
     io::copy(&mut reader, &mut io::sink())?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! [`Counters`] counts a worker's commands. Only its thread writes; all read. `large_` counters
-//! count commands on large items once more.
+//! [`Counters`] counts a worker's commands, bytes and closed connections. Only the worker's thread
+//! adds; any thread may read or reset. `large_` counters count commands on large items again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,14 +33,13 @@ counters! {
     large_cas_hits large_cas_badval
 }
 
-/// A counter with one writer.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
     #[inline]
     pub(super) fn add(&self, n: u64) {
-        // No other thread writes.
+        // No other thread adds. A reset between load and store is lost.
         self.0.store(self.get() + n, Ordering::Relaxed);
     }
 

@@ -1,6 +1,6 @@
-//! Counts hits and misses of commands, and those on large items once more.
+//! Counts commands, hits and misses; sets and hits of large items also in a second counter.
 //!
-//! Argument `hit` is `None` for a miss, and true for a large item.
+//! Argument `hit` is `None` for a miss. For a hit it says whether the item is large.
 
 use super::counters::Counter;
 use super::execute::Hands;
@@ -20,7 +20,7 @@ impl Hands<'_> {
         count(hit, [&counters.get_misses, &counters.get_hits, &counters.large_get_hits]);
     }
 
-    /// Counts a set. Returns true for a large item.
+    /// Returns true for a large item.
     #[inline]
     pub(super) fn count_set(&self, key: &[u8], value: &[u8]) -> bool {
         let is_large = self.shared.store.is_large(HEAD + key.len() + value.len());

@@ -7,7 +7,7 @@ use super::{admin, meta, stats, Shared, VERSION};
 use crate::protocol::{self, Command, Line, Verb, BINARY_HEAD};
 use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
 
-/// A connection sends answers beyond this many bytes before it goes on.
+/// A connection with more bytes of answers sends them before it executes the next command.
 pub(super) const ANSWERS_MAX: usize = 256 << 10;
 
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
@@ -15,24 +15,24 @@ pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// The next step after a command. In `Go`, `Skip`, `Doubt` and `List` the `usize` is the bytes of
-/// input handled.
+/// The next step after a command. In `Go`, `Skip`, `Doubt` and `List` the `usize` is the number of
+/// input bytes handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The next command.
+    /// Execute the next command.
     Go(usize),
-    /// More bytes to discard.
+    /// Discard this many bytes after those handled.
     Skip(usize, u64),
-    /// Nothing was handled. The input must have this length.
+    /// Nothing was handled. Wait until the input has this length.
     Need(usize),
-    /// The rest of a line of keys, after the answers are sent: the first number ends the words
-    /// before the keys, the second starts the remaining keys.
+    /// Send the answers, then go on with a line of keys. The first number is where the words before
+    /// the keys end, the second where the remaining keys start.
     Keys(usize, usize),
-    /// The next command, or else the rest of a malformed value.
+    /// The next bytes are a command, or else the rest of a malformed value.
     Doubt(usize),
-    /// The next command, after this listing.
+    /// Send this listing, then execute the next command.
     List(usize, Dump),
-    /// The end of the connection, after its answers.
+    /// Send the answers and end the connection.
     Close,
     Stop,
 }
@@ -42,12 +42,11 @@ pub(super) struct Hands<'a> {
     pub(super) counters: &'a Counters,
     pub(super) room: Room,
     pub(super) key: Vec<u8>,
-    /// Connections of the worker that wait for others' values.
+    /// Connections of the worker that wait for other connections' values.
     pub(super) waiting: usize,
 }
 
 impl Hands<'_> {
-    /// Executes the first command of `input`.
     #[inline]
     pub(super) fn execute(&mut self, input: &[u8], conn: u64, out: &mut Vec<u8>) -> Next {
         let (text, used) = match protocol::line(input) {
@@ -68,7 +67,7 @@ impl Hands<'_> {
             return self.get(input, keys, (cas, touch), used, out);
         }
         let Some(used) = used else {
-            // A word is malformed, and the line's end unknown.
+            // A line of keys is malformed, and its end has not arrived.
             line(out, protocol::BAD_FORMAT);
             return Next::Close;
         };
@@ -139,7 +138,6 @@ impl Hands<'_> {
         next
     }
 
-    /// Executes commands with a short answer, and drops the answer for `noreply`.
     fn short(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
         let begin = out.len();
         let noreply = match *command {
@@ -181,7 +179,8 @@ impl Hands<'_> {
         self.shared.store.clock().time(sent)
     }
 
-    /// Refuses a value for lack of memory, before it arrives. A `set` deletes the old item.
+    /// Refuses a value for lack of memory, before all of it arrives. A refused `set` deletes the
+    /// old item.
     pub(super) fn refuse(&mut self, input: &[u8], out: &mut Vec<u8>) {
         let Line::Whole(text, _) = protocol::line(input) else { return };
         let (key, noreply) = match protocol::parse(text) {
@@ -197,8 +196,9 @@ impl Hands<'_> {
         }
     }
 
-    /// Appends values. `how`: with CAS numbers, and the new expiry time. `used` is `None` for an
-    /// incomplete line, whose last key is left because it may continue.
+    /// Appends the values of `keys`. `how` says whether CAS numbers are wanted, and the new expiry
+    /// time. `used` is `None` for an incomplete line, whose last key is left because it may
+    /// continue.
     fn get(
         &mut self,
         input: &[u8],
@@ -223,7 +223,7 @@ impl Hands<'_> {
             let (key, others) = rest.split_at(end);
             rest = others;
             if used.is_none() && others.iter().all(|byte| *byte == b' ') {
-                // With a single key, blanks fill the piece.
+                // A piece with a single key is mostly blanks, so the connection ends.
                 return if at > first { Next::Keys(first, at) } else { Next::Close };
             }
             self.get_one(key, how, out);
@@ -263,7 +263,7 @@ impl Hands<'_> {
         self.shared.prefixes.count_get(key, hit.is_some());
     }
 
-    /// Returns the `len` bytes of value after a line of `used` bytes. Fails with the next step if
+    /// Returns the value of `len` bytes after a line of `used` bytes. Fails with the next step if
     /// the value is incomplete, malformed or too long.
     pub(super) fn value<'i>(
         &mut self,

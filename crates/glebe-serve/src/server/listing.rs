@@ -7,13 +7,13 @@ use super::answer::number;
 use super::Shared;
 use crate::store::{Classes, Found, Place, Room};
 
-/// Minimum bytes of a piece, unless few items are found.
+/// A piece with more bytes is complete.
 const PIECE: usize = 32 << 10;
 /// Maximum lookups per turn.
 const LOOKS: usize = 8;
-/// Maximum bytes of `stats cachedump` before its last line.
+/// `stats cachedump` ends after the item that brings it to this many bytes.
 const CACHEDUMP_MAX: usize = 2 << 20;
-/// Class numbers are lower. Only 1 and 2 have items.
+/// Class numbers are below this. Only classes 1 and 2 have items.
 const CLASSES_MAX: usize = 64;
 
 /// Returns true for a key that a text command cannot contain.
@@ -21,7 +21,8 @@ fn is_binary(key: &[u8]) -> bool {
     key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
 }
 
-/// Appends at most `most` keys of a class.
+/// Appends the answer to `stats cachedump`: at most `most` items of a class, or all if `most` is 0,
+/// up to [`CACHEDUMP_MAX`].
 pub(super) fn cachedump(
     shared: &Shared,
     class: Option<&[u8]>,
@@ -62,7 +63,7 @@ fn some_of(shared: &Shared, classes: Classes, most: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// A running `lru_crawler metadump` or `mgdump`. `mgdump` lists commands that get the items.
+/// A running `lru_crawler metadump` or `mgdump`. `mgdump` lists `mg` commands that get the items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dump {
     is_mg: bool,
@@ -71,7 +72,7 @@ pub(super) struct Dump {
 }
 
 impl Dump {
-    /// Parses class numbers with commas, `all` or `hash`. An error is the answer.
+    /// Parses class numbers separated by commas, `all` or `hash`. An error is the answer to send.
     pub(super) fn new(
         shared: &Shared,
         is_mg: bool,
@@ -154,7 +155,6 @@ fn field(name: &str, value: u64, out: &mut Vec<u8>) {
     number(out, value);
 }
 
-/// Appends a URL-encoded byte.
 fn url(byte: u8, out: &mut Vec<u8>) {
     const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
     match byte {

@@ -1,4 +1,5 @@
-//! Executes the meta commands that read, and formats meta answers. Flags keep the order sent.
+//! Executes the meta commands that read, and formats meta answers. Answers have the flags in the
+//! order sent.
 
 mod change;
 
@@ -13,7 +14,7 @@ use crate::store::{Found, Look, Meta, Outcome};
 
 const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
 
-/// Appends a flag that repeats the command's.
+/// Appends `word` if it is flag `O`, or the key if it is flag `k`.
 fn repeat(out: &mut Vec<u8>, key: Key<'_>, word: &[u8]) {
     match word[0] {
         b'O' => {
@@ -37,7 +38,7 @@ fn all_repeated(out: &mut Vec<u8>, code: &str, key: Key<'_>, flags: &Flags<'_>) 
     out.extend_from_slice(b"\r\n");
 }
 
-/// Calls `then` with the decoded key. Returns `None` if it is malformed.
+/// Calls `then` with the decoded key. Returns `None` if the key is malformed.
 fn with_key<R>(
     hands: &mut Hands<'_>,
     sent: Key<'_>,
@@ -49,7 +50,7 @@ fn with_key<R>(
     done
 }
 
-/// Appends the remaining seconds as a flag.
+/// Appends the remaining seconds as flag `t`, -1 if the item never expires.
 fn ttl(out: &mut Vec<u8>, exptime: u32, now: u32) {
     match exptime {
         0 => out.extend_from_slice(b" t-1"),
@@ -83,7 +84,7 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
         let Some(exptime) = vivify.filter(|_| found.is_none()) else { break found.is_some() };
         let meta = Meta { exptime, new_cas: flags.new_cas, won: true, ..Meta::default() };
         match store.store(key, Verb::Add, &meta, b"", &mut hands.room) {
-            // The next round finds this item, or a quicker client's.
+            // The next round finds this item, or the item of a quicker client.
             Ok(stored) => made |= stored.outcome == Outcome::Stored,
             Err(why) => return line(out, refused(why)),
         }

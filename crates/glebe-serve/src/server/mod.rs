@@ -1,8 +1,7 @@
 //! [`Server`] owns sockets, workers and their shared state.
 //!
 //! The accepting thread gives connections to workers in turn, and waits for signals. The upkeep
-//! thread ticks the store. Each worker serves its own connections; workers share little but the
-//! store.
+//! thread ticks the store. Each worker serves its own connections.
 
 mod accept;
 mod admin;
@@ -42,44 +41,42 @@ use crate::store::{Limits, Room, Store};
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// Clients choose commands by the memcached version. glebe's own version follows.
+/// Begins with a memcached version, because clients choose commands by it.
 const VERSION: &str = concat!("1.6.45-glebe-", env!("CARGO_PKG_VERSION"));
 
 /// An error for a person to read.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// State shared by all threads.
 struct Shared {
     settings: Settings,
     shares: Shares,
     store: Store,
     counters: Vec<Counters>,
     prefixes: Prefixes,
-    /// Connections and listening sockets.
+    /// Connections and listening sockets by descriptor.
     shown: Mutex<BTreeMap<u64, Arc<Shown>>>,
     totals: Totals,
     is_ending: AtomicBool,
-    /// Bytes of values on their way.
+    /// Bytes charged for values that are being received.
     under_way: AtomicU64,
-    /// Bytes of answers that clients do not take.
+    /// Bytes of the buffers of connections whose clients have not taken their answers.
     answers: AtomicU64,
     waker: mio::Waker,
 }
 
-/// Counts of connections.
 #[derive(Debug, Default)]
 struct Totals {
     now: AtomicU64,
     all: AtomicU64,
     refused: AtomicU64,
-    /// Times when the server stopped accepting.
+    /// Times when the server did not accept because it was full.
     paused: AtomicU64,
 }
 
 impl Shared {
     fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
-        // If this fails, a signal still ends the server.
+        // If waking fails, a signal still ends the server.
         let _ = self.waker.wake();
     }
 
@@ -94,25 +91,24 @@ impl Shared {
         self.shown().values().filter(is_listening).count() as u64
     }
 
-    /// Removes an ended connection.
     fn forget(&self, conn: &Conn) {
         self.under_way.fetch_sub(conn.charged, Ordering::Relaxed);
         self.shown().remove(&conn.shown.number);
         let before = self.totals.now.fetch_sub(1, Ordering::Relaxed);
         if before >= self.settings.conns as u64 {
-            // Another connection can be accepted.
+            // The server was full and can accept another connection.
             let _ = self.waker.wake();
         }
     }
 
+    /// Counts `now` kept bytes of a connection instead of `before`.
     fn keep(&self, before: u64, now: u64) {
-        // Mostly one of them is 0.
         self.answers.fetch_add(now, Ordering::Relaxed);
         self.answers.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// Charges `bytes` for a value on its way. Returns false if all values would exceed their
-    /// share; a single value is always allowed.
+    /// Charges `bytes` for a value that is being received. Returns false if all such values would
+    /// exceed their share. A value is always allowed if no other is being received.
     fn may_charge(&self, conn: &mut Conn, bytes: u64) -> bool {
         let most = self.shares.values(self.store.own());
         let own = bytes.max(conn.charged);
@@ -128,7 +124,7 @@ impl Shared {
         true
     }
 
-    /// Removes the charge if no value is on its way.
+    /// Removes the connection's charge unless a value is being received.
     fn charge(&self, conn: &mut Conn) {
         if conn.need == 0 && conn.charged > 0 {
             self.under_way.fetch_sub(conn.charged, Ordering::Relaxed);
@@ -150,12 +146,12 @@ impl Server {
     /// Starts the store and the workers, then listens.
     ///
     /// # Errors
-    /// If a resource is missing, and what to do.
+    /// If a resource is missing, such as an address, memory or descriptors.
     pub fn start(settings: Settings) -> Result<Self, Failure> {
         Self::prepare(settings)?.listen()
     }
 
-    /// Starts a server that does not listen yet; see [`Server::start`]. Binds the TCP ports.
+    /// Starts a server and binds its TCP addresses, but does not listen yet.
     ///
     /// # Errors
     /// See [`Server::start`].
@@ -280,7 +276,7 @@ impl Server {
     /// Serves until a signal, a client's `shutdown` or [`Server::stopper`] ends it.
     ///
     /// # Errors
-    /// If accepting fails.
+    /// If waiting for events fails.
     pub fn run(self) -> Result<(), Failure> {
         self.run_until(|| {})
     }
@@ -299,11 +295,11 @@ impl Server {
     fn end(&mut self) {
         self.shared.end();
         for worker in &self.hired {
-            // An error means that the worker has ended.
+            // A worker that is not woken ends at its next event.
             let _ = worker.waker.wake();
         }
         for thread in self.threads.drain(..) {
-            // A panic was already printed.
+            // The message of a panic was already printed.
             let _ = thread.join();
         }
         if let Some(path) = &self.control {

@@ -1,15 +1,15 @@
 //! [`Prefixes`] counts commands by key prefix up to a delimiter, for `stats detail`.
 //!
-//! While off, a command checks a flag. While on, it takes a lock shared by all threads. Not
-//! counted: keys without the delimiter, prefixes with blanks or control characters (from base64
-//! keys), which would break the listing, and new prefixes beyond [`PREFIXES_MAX`]. Only
-//! [`Prefixes::reset`] forgets.
+//! While counting is off, a command only checks a flag. While it is on, a counted command takes a
+//! lock that all threads share. Keys without the delimiter are not counted, nor are prefixes with
+//! blanks or control characters, which would break the listing, nor new prefixes beyond
+//! [`PREFIXES_MAX`].
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Together less than 2 MiB.
+/// This many prefixes take less than 2 MiB.
 const PREFIXES_MAX: usize = 1 << 12;
 const DELIMITER: u8 = b':';
 
@@ -24,7 +24,6 @@ pub(super) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Starts on if a delimiter is given.
     pub(super) fn new(delimiter: Option<u8>) -> Self {
         Self {
             is_on: AtomicBool::new(delimiter.is_some()),
@@ -42,7 +41,6 @@ impl Prefixes {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Switching off keeps the counts.
     pub(super) fn switch(&self, on: bool) {
         self.is_on.store(on, Ordering::Relaxed);
     }
@@ -90,7 +88,6 @@ impl Prefixes {
         }
     }
 
-    /// Appends a line per prefix, sorted.
     pub(super) fn dump(&self, out: &mut Vec<u8>) {
         let counts = self.counts();
         let mut rows: Vec<_> = counts.iter().collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A server's settings. The defaults are memcached's, except the address and `turn`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Bytes of items, index, and values and answers on their way.
+    /// Maximum bytes of items, the index, values that are being received and answers not yet taken.
     pub memory: u64,
     /// Maximum bytes of an item with key and head.
     pub item_max: u64,
@@ -15,7 +15,7 @@ pub struct Settings {
     pub threads: usize,
     /// Maximum connections.
     pub conns: usize,
-    /// Refuses connections beyond `conns`. If false, they wait.
+    /// Refuses connections beyond `conns`. If false, such connections wait.
     pub refuse_fast: bool,
     /// Connections that may wait to be accepted.
     pub backlog: i32,
@@ -23,7 +23,7 @@ pub struct Settings {
     pub listen: Vec<SocketAddr>,
     /// Path and mode of a Unix socket.
     pub unix: Option<(PathBuf, u32)>,
-    /// Commands per turn of a connection.
+    /// Maximum commands per turn of a connection.
     pub turn: usize,
     /// A connection without a command for this time is closed.
     pub idle: Option<Duration>,
@@ -35,19 +35,19 @@ pub struct Settings {
     pub flush: bool,
     /// Allows listing keys, and `stats detail`.
     pub dump: bool,
-    /// Prefix delimiter of `stats detail`, which then starts on.
+    /// Prefix delimiter of `stats detail`. If it is set, counting starts at once.
     pub delimiter: Option<u8>,
     /// Verbosity of standard error.
     pub verbose: u8,
     /// For tests: `debugtime` moves the clock.
     pub debug_time: bool,
-    /// Serves the reserve's statistics to `glebe stats`.
+    /// Serves the reserve's statistics to `glebe stats`, and the control socket.
     pub serve_stats: bool,
-    /// Path of the control socket; `None`: next to the statistics' socket.
+    /// Path of the control socket. `None`: next to the statistics' socket.
     pub control: Option<PathBuf>,
 }
 
-/// Default of `turn`, above memcached's because commands cost far less than an event.
+/// Default of `turn`, above memcached's because a command costs far less than an event.
 pub const TURN: usize = 1000;
 /// memcached's port.
 pub const PORT: u16 = 11211;

@@ -1,21 +1,23 @@
 //! [`Shares`] divides a server's memory between its reserve and the rest.
 //!
-//! The rest gets an eighth, or more in a small server. It holds the index, values on their way and
-//! answers that clients do not take. The index has priority: it is long if items are short, and
-//! values and answers are then short, too. Units: bytes. The program and its tables come on top.
+//! The rest is an eighth of the memory, at most 256 MiB, but up to a quarter if long items or many
+//! threads need more. It holds the index, values that are being received, and answers that clients
+//! have not taken. The index takes its part before the values, because it is long only if items,
+//! and so values, are short. The memory of the program itself is not counted. Units: bytes.
 
 use super::execute::ANSWERS_MAX;
 use super::Settings;
 
-/// Divisor of the memory, for the rest; at most [`BESIDE_MAX`].
+/// The memory beside the reserve is all memory divided by this, at most [`BESIDE_MAX`].
 const BESIDE: u64 = 8;
 const BESIDE_MAX: u64 = 256 << 20;
-/// The rest has room for this many values of maximum length, within the memory divided by [`MOST`].
+/// The memory beside the reserve has room for this many values of maximum length, unless it would
+/// then exceed all memory divided by [`MOST`].
 const VALUES: u64 = 4;
 const MOST: u64 = 4;
-/// Divisor of the rest, for waiting answers.
+/// Waiting answers get at least the memory beside the reserve divided by this.
 const ANSWERS: u64 = 4;
-/// Divisor of the rest, for the minimum of values.
+/// Values get at least the memory beside the reserve divided by this.
 const VALUES_MIN: u64 = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +33,7 @@ pub(super) struct Shares {
 impl Shares {
     pub(super) fn new(settings: &Settings) -> Self {
         let threads = settings.threads.max(1) as u64;
-        // Room for one answer.
+        // Bytes for the longest answer.
         let answer = settings.item_max + 2 * ANSWERS_MAX as u64;
         let least = threads * answer + VALUES * settings.item_max;
         let beside =
@@ -41,7 +43,8 @@ impl Shares {
         Self { reserve, answers, beside, answers_of_all: answers * threads }
     }
 
-    /// Returns the bytes for values on their way, while index and logs' heads take `own` bytes.
+    /// Returns the bytes for values that are being received, when the index and the logs' heads
+    /// take `own` bytes.
     pub(super) fn values(&self, own: u64) -> u64 {
         let left = self.beside.saturating_sub(self.answers_of_all + own);
         left.max(self.beside / VALUES_MIN)

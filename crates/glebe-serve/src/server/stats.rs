@@ -1,5 +1,6 @@
-//! Answers `stats` with memcached's names. Names without a counterpart are 0, for clients that look
-//! for them. Class 1 is small items, which share pages; class 2 is large items.
+//! Answers `stats` with memcached's names. Names without a counterpart in glebe have the value 0,
+//! for clients that look for them. Class 1 is small items, which share pages; class 2 is large
+//! items.
 
 mod classes;
 
@@ -51,7 +52,6 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Answers `stats` for connection `conn`.
 pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>) {
     let mut words = words.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let word = words.next().unwrap_or_default();
@@ -174,7 +174,7 @@ fn items_in_all(shared: &Shared, held: &Held, stats: &mut Stats<'_>) {
 
 /// Returns the process's user and system time in seconds.
 fn cpu_times() -> (String, String) {
-    // Fields 14 and 15 are ticks of 10 ms on every machine.
+    // Fields 14 and 15 of the file count ticks of 10 ms. `fields` begins with field 3.
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> =
         text.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();

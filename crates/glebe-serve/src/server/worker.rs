@@ -1,9 +1,9 @@
 //! [`Worker`] is a thread with an event loop and its connections.
 //!
-//! Events are edge-triggered: a connection is read until its socket is empty, its turn ends (it is
-//! then queued), or its answers are not taken. The answers to all that a read brought are sent in
-//! one write. If kept answers exceed a limit, connections end whose clients have taken nothing for
-//! longest.
+//! Events are edge-triggered, so a worker reads from a connection until the socket is empty, the
+//! client takes no answers, or the turn ends and the worker queues the connection. The answers to
+//! the commands of a read are sent in one write. If the bytes kept for answers exceed a limit, the
+//! worker ends the connections whose clients have taken nothing for longest.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
@@ -23,17 +23,16 @@ use super::Shared;
 use crate::protocol;
 use crate::store::Room;
 
-/// Maximum bytes of a read.
+/// Maximum bytes of a read into the worker's buffer.
 pub(super) const READ: usize = 64 << 10;
 const EVENTS: usize = 256;
 const WAKE: Token = Token(usize::MAX);
-/// A longer buffer is shrunk.
+/// A longer buffer of answers is shrunk to this many bytes.
 const KEPT: usize = 4 * ANSWERS_MAX;
-/// Interval of retries for connections that wait for others' values.
+/// Interval at which `Worker::later` is queued.
 const RETRY: Duration = Duration::from_millis(5);
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
-/// The accepting thread's handle of a worker.
 #[derive(Debug)]
 pub(super) struct Hired {
     pub(super) sender: std::sync::mpsc::Sender<Conn>,
@@ -44,11 +43,10 @@ pub(super) struct Worker {
     poll: Poll,
     /// Connections by number. Numbers are reused. `None` during the connection's turn.
     conns: Slab<Option<Box<Conn>>>,
-    /// Connections with input left.
+    /// Connections whose next turn needs no event.
     queue: VecDeque<usize>,
-    /// Connections that wait for others' values.
+    /// Connections that wait until other connections' values are complete.
     later: Vec<usize>,
-    /// Last try of `later`.
     tried_at: Instant,
     receiver: Receiver<Conn>,
     read: Vec<u8>,
@@ -129,7 +127,8 @@ impl Worker {
         self.conns.drain().flatten().for_each(|conn| shared.forget(&conn));
     }
 
-    /// Queues waiting connections, at most once per [`RETRY`] because each try copies their input.
+    /// Queues the connections of `later`, at most once per [`RETRY`] because each try copies their
+    /// input.
     fn try_again(&mut self) {
         if !self.later.is_empty() && self.tried_at.elapsed() >= RETRY {
             self.tried_at = Instant::now();
@@ -174,14 +173,13 @@ impl Worker {
         }
     }
 
-    /// Notes that the client sends no more: no later event says so.
+    /// Notes that the client sends no more, because no later event reports it.
     fn note_end(&mut self, number: usize) {
         if let Some(conn) = self.conns.get_mut(number).and_then(Option::as_mut) {
             conn.has_end = true;
         }
     }
 
-    /// Serves a turn, if the connection still exists.
     fn turn(&mut self, number: usize, hands: &mut Hands<'_>) {
         let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
         self.turns += 1;
@@ -223,8 +221,8 @@ impl Worker {
         self.shared.forget(conn);
     }
 
-    /// Ends the connection whose client has taken nothing for longest. Returns false if no answers
-    /// wait.
+    /// Ends the connection whose client has taken nothing for longest. Returns false if no
+    /// connection keeps answers.
     #[cold]
     fn kick_slowest(&mut self, hands: &Hands<'_>) -> bool {
         let waiting = self.conns.iter().filter_map(|(number, conn)| {
@@ -253,7 +251,7 @@ impl Worker {
         if conn.dump.is_some() {
             return self.list(conn, hands);
         }
-        // Input left by an earlier turn.
+        // An earlier turn may have left input.
         if !conn.input.is_empty() && conn.input.len() >= conn.need {
             let input = std::mem::take(&mut conn.input);
             let fate = self.work_off(conn, &input, hands)?;
@@ -274,13 +272,13 @@ impl Worker {
             true => self.go_on(conn, hands)?,
             false => self.take_in(conn, got, hands)?,
         };
-        // A short read empties the socket; more bytes cause an event.
+        // After a short read the socket is empty; more bytes cause an event.
         let was_all = !in_place && got < READ && !conn.has_end;
         Ok(if fate == Fate::Waits && !was_all && !conn.is_sending() { Fate::Again } else { fate })
     }
 
-    /// Reads more of a line of keys while its first answers wait, as the client may send the whole
-    /// line before it reads.
+    /// Reads more of a line of keys while its first answers wait, because the client may send the
+    /// whole line before it reads.
     fn read_ahead(&mut self, conn: &mut Conn, hands: &Hands<'_>) -> io::Result<Fate> {
         if !protocol::is_open(&conn.input) {
             return Ok(Fate::Waits);
@@ -292,7 +290,7 @@ impl Worker {
             Ok(0) => Ok(Fate::Ends),
             Ok(got) => {
                 hands.counters.bytes_read.add(got as u64);
-                // [`Conn::kept`] counts the capacity, so this grows in small steps.
+                // [`Conn::kept`] counts the capacity, so the buffer grows in small steps.
                 if conn.input.capacity() - conn.input.len() < got {
                     conn.input.reserve_exact(got.max(conn.input.len() / 4));
                 }
@@ -321,7 +319,7 @@ impl Worker {
             conn.input.extend_from_slice(&self.read[skipped..got]);
             return self.go_on(conn, hands);
         }
-        // Taken out because `work_off` borrows the worker.
+        // `work_off` borrows the whole worker, so the buffer is taken out.
         let read = std::mem::take(&mut self.read);
         let fate = self.work_off(conn, &read[skipped..got], hands);
         self.read = read;
@@ -336,8 +334,8 @@ impl Worker {
         self.work_off(conn, &input, hands)
     }
 
-    /// Executes the commands of `input`, and sends the answers in one write. Keeps an incomplete
-    /// last command in `conn.input`, which must be empty on entry.
+    /// Executes the commands of `input`, and sends the answers in one write. Keeps the rest in
+    /// `conn.input`, which must be empty on entry.
     fn work_off(
         &mut self,
         conn: &mut Conn,
@@ -372,10 +370,10 @@ impl Worker {
     }
 }
 
-/// Reads more of a long value into `conn.input`.
 fn read_on(conn: &mut Conn) -> io::Result<usize> {
     let (have, need) = (conn.input.len(), conn.need);
-    // An announced length alone costs little: the buffer grows with the bytes received.
+    // The buffer grows with the bytes received, because a client may announce a value and not send
+    // it.
     conn.input.resize((have + READ.max(have / 4)).min(need), 0);
     let got = conn.stream.read(&mut conn.input[have..]);
     conn.input.truncate(have + got.as_ref().map_or(0, |got| *got));

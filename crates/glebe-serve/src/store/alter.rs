@@ -1,7 +1,7 @@
 //! Deletes, touches, marks and counts items.
 //!
-//! A change reads the old value without keeping the lock, and starts over if the item changed
-//! since.
+//! Counting and clearing read the old item and release the lock, and start over if the item has
+//! changed since. The other changes keep the lock.
 
 use std::sync::atomic::Ordering;
 
@@ -13,13 +13,13 @@ const DIGITS_MAX: usize = 20;
 /// A change of a counter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
-    /// Amount.
+    /// Amount to add or subtract.
     pub delta: u64,
-    /// Subtracts.
+    /// Subtracts instead of adding.
     pub down: bool,
     /// CAS number that the item must have.
     pub cas: Option<u64>,
-    /// New CAS number; `None`: the next.
+    /// New CAS number; `None`: the store's next.
     pub new_cas: Option<u64>,
     /// New expiry time by the store's clock.
     pub exptime: Option<u32>,
@@ -34,7 +34,7 @@ pub enum Changed {
     NotFound,
     /// The CAS number differs.
     Exists,
-    /// The value is no number.
+    /// The value is not a number.
     NotNumeric,
 }
 
@@ -58,7 +58,8 @@ impl Store {
         Changed::Done(found.head, 0)
     }
 
-    /// Marks an item stale, with a new CAS number. The next reader must renew it.
+    /// Marks an item stale, with a new CAS number and, if `ttl`, a new expiry time. The next reader
+    /// must renew the item.
     pub fn make_stale(&self, key: &[u8], meta: &Meta, ttl: bool, room: &mut Room) -> Changed {
         let (nth, hash) = self.hash(key);
         let mut shard = self.shard(nth);
@@ -80,8 +81,8 @@ impl Store {
         Changed::Done(found.head, 0)
     }
 
-    /// Empties an item's value. Flags and expiry time come from `meta`, as does the CAS number if
-    /// set.
+    /// Empties an item's value. Flags, expiry time and CAS number come from `meta`; without a new
+    /// CAS number, the old one stays.
     ///
     /// # Errors
     /// [`Refused`].
@@ -137,7 +138,7 @@ impl Store {
                 false => number.wrapping_add(how.delta),
             };
             let mut digits = number.to_string();
-            // memcached pads a number with blanks instead of shortening it.
+            // As in memcached, blanks pad a shorter number.
             while digits.len() < old.len() {
                 digits.push(' ');
             }
@@ -150,7 +151,8 @@ impl Store {
         }
     }
 
-    /// Flushes all items, now or at time `at`. The store frees them when it next meets them.
+    /// Flushes all items, now or at time `at`. The store frees a flushed item when it next finds
+    /// it.
     pub fn flush(&self, at: Option<u32>) {
         self.flush_at.store(at.unwrap_or(0), Ordering::Relaxed);
         if at.is_none() {

@@ -1,8 +1,8 @@
 //! Stores items: set, add, replace, append, prepend, cas.
 //!
-//! A store writes a large item before it takes the shard's lock, a small item under the lock. It
-//! then publishes the item if the old item allows that. Appending starts over if the old item
-//! changed.
+//! A store writes a large item before it takes the shard's lock, a small item under the lock. The
+//! new item becomes visible if the command and the old item allow that. Appending starts over if
+//! another client changed the old item meanwhile.
 
 use std::sync::atomic::Ordering;
 
@@ -21,11 +21,11 @@ pub enum Outcome {
     NotStored,
     /// The CAS number differs.
     Exists,
-    /// No item to compare CAS numbers with.
+    /// There is no item whose CAS number could be compared.
     NotFound,
 }
 
-/// The stored item.
+/// The effects of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The result.
@@ -43,15 +43,15 @@ pub struct Meta {
     pub flags: u32,
     /// Expiry time by the store's clock; 0: never.
     pub exptime: u32,
-    /// New CAS number; `None`: the next.
+    /// New CAS number; `None`: the store's next.
     pub new_cas: Option<u64>,
     /// CAS number that the old item must have.
     pub cas: Option<u64>,
-    /// A lower `cas` stores, too, and marks the item stale.
+    /// Stores also if `cas` is lower than the old item's, and marks the item stale.
     pub allow_stale: bool,
     /// `append` and `prepend` create a missing item.
     pub vivify: bool,
-    /// A client was told to renew the item.
+    /// A client was asked to renew the item.
     pub won: bool,
 }
 
@@ -106,7 +106,7 @@ impl Store {
             let mut shard = self.shard(nth);
             let is_set = verb == Verb::Set && meta.cas.is_none();
             let found = shard.find(hash, None).filter(|at| is_set && shard.at(*at).is_for_good());
-            // An item that cannot have expired is replaced unread.
+            // An item that cannot expire is replaced without reading it.
             let old = match found {
                 Some(_) => None,
                 None => self.locate(&mut shard, (hash, key), false, room),
@@ -214,7 +214,7 @@ impl Store {
         found
     }
 
-    /// Replaces `found` if it is unchanged, else returns `None`.
+    /// Replaces the item `found` and returns the new head, or `None` if the item has changed.
     pub(super) fn exchange(
         &self,
         key: &[u8],
@@ -247,7 +247,7 @@ impl Store {
         Err(self.no_memory(&item))
     }
 
-    /// Counts a value refused before it arrived.
+    /// Counts a value that was refused for its length before it arrived.
     pub(crate) fn refuse_too_large(&self) {
         count(&self.events.too_large);
     }

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The clock starts at 2: a time of 0 means never, and 1 is long past.
+/// The clock starts at 2, because a time of 0 means never and a time of 1 must be past.
 const FIRST: u32 = 2;
 const DAYS_30: i64 = 60 * 60 * 24 * 30;
 
@@ -13,7 +13,7 @@ const DAYS_30: i64 = 60 * 60 * 24 * 30;
 #[derive(Debug)]
 pub struct Clock {
     begin: Instant,
-    /// Date of time 0.
+    /// Date of time 0, in seconds since 1970.
     zero: i64,
     now: AtomicU32,
     /// For tests: seconds added to the clock. `stands`: the clock is stopped.
@@ -70,7 +70,7 @@ impl Clock {
         self.now().saturating_sub(FIRST)
     }
 
-    /// Converts a client's time to this clock's; 0: never.
+    /// Converts a client's time to a time of this clock. 0 means never.
     #[must_use]
     pub fn time(&self, sent: i64) -> u32 {
         let time = match sent {

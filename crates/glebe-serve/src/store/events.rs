@@ -35,7 +35,7 @@ pub struct Events {
     pub evicted: ByClass,
     /// Evicted items never read.
     pub evicted_unfetched: ByClass,
-    /// Items lost in recalls, counted when the store meets them.
+    /// Items lost in recalls, counted when the store finds them missing.
     pub recalled: ByClass,
     /// Expired and flushed items that were removed.
     pub reclaimed: ByClass,
@@ -47,7 +47,7 @@ pub struct Events {
     pub get_expired: AtomicU64,
     /// Lookups of flushed items.
     pub get_flushed: AtomicU64,
-    /// Items written, including large ones that were not published.
+    /// Items stored.
     pub stored: AtomicU64,
     /// Items refused for their length.
     pub too_large: AtomicU64,

@@ -1,8 +1,8 @@
 //! Finds and reads items.
 //!
 //! A reader copies a small item, or the first page of a large one, under the shard's lock, and the
-//! other pages without it. If a page is missing, the item was replaced or lost: the reader looks
-//! again.
+//! other pages without the lock. If one of these is missing, the item was replaced or lost. The
+//! reader looks again, and removes a lost item.
 
 use super::item::HEAD;
 use super::log::Spot;
@@ -12,7 +12,7 @@ use super::{count, Head, Room, Store};
 const LOOKS_MAX: u32 = 4;
 const LINE_END: usize = 2;
 
-/// An item found.
+/// An item that a lookup found.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The head.
@@ -34,7 +34,7 @@ impl Found {
         self.entry.access & STALE != 0
     }
 
-    /// Returns true if a client was told to renew the item.
+    /// Returns true if a client was asked to renew the item.
     #[must_use]
     pub fn is_won(&self) -> bool {
         self.entry.access & TOKEN != 0
@@ -56,7 +56,7 @@ impl Found {
 /// Effects of a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
-    /// Leaves no trace.
+    /// Does not mark the item as read.
     pub quiet: bool,
     /// If the item expires before this time, one reader must renew it.
     pub recache: Option<u32>,
@@ -65,8 +65,8 @@ pub struct Look {
 }
 
 impl Store {
-    /// Copies to `room.page` the first page of a large item, or at most `most` bytes of a small
-    /// one, which include the head. Returns `None` if the item is lost.
+    /// Copies the first page of a large item, or at most `most` bytes of a small one, to
+    /// `room.page`. Returns the head, or `None` if the item is lost.
     #[inline]
     pub(super) fn look(
         &self,
@@ -88,7 +88,7 @@ impl Store {
     }
 
     /// Finds an item and copies its start to `room.page`; with `whole`, all of a small item.
-    /// Removes lost, expired and flushed items.
+    /// Removes lost items with the same hash, and the item if it is expired or flushed.
     #[inline]
     pub(super) fn locate(
         &self,
@@ -97,7 +97,8 @@ impl Store {
         whole: bool,
         room: &mut Room,
     ) -> Option<Found> {
-        // The head shows that a longer key differs.
+        // If the item's key is longer, only its start is copied, but the length shows that the key
+        // differs.
         let most = if whole { usize::MAX } else { HEAD + key.len() };
         let mut at = shard.find(hash, None)?;
         loop {
@@ -129,9 +130,9 @@ impl Store {
         }
     }
 
-    /// Reads an item. Calls `head` with the item, and true if this reader must renew it. `head` may
-    /// append to `out`, and returns true to have the value appended. Returns `None` for a miss,
-    /// with `out` unchanged.
+    /// Reads an item. Calls `head` with the item, and true if this reader must renew the item.
+    /// `head` may append to `out`, and returns true to have the value appended. Returns `None` for
+    /// a miss, with `out` unchanged.
     pub fn get(
         &self,
         key: &[u8],
@@ -173,7 +174,8 @@ impl Store {
         None
     }
 
-    /// Appends a large item's value, given its first page. Returns false if a page is missing.
+    /// Appends the value of a large item whose first page is in `room.page`. Returns false if
+    /// another page is missing.
     fn read_rest(&self, found: &Found, room: &Room, out: &mut Vec<u8>) -> bool {
         let total = found.head.total();
         let first = &room.page[found.head.value_at()..total.min(self.memory.page())];
@@ -184,7 +186,8 @@ impl Store {
         self.memory.get_run(found.entry.pages().0, 1, &mut out[begin..])
     }
 
-    /// Marks an item read. Returns true if this reader must renew it.
+    /// Marks an item as read, unless `look` is quiet. Returns true if this reader must renew the
+    /// item.
     fn mark(&self, shard: &mut Shard, found: &Found, look: Look) -> bool {
         let entry = shard.at_mut(found.at);
         let ends_soon = |end| found.head.exptime != 0 && found.head.exptime < end;
@@ -198,8 +201,8 @@ impl Store {
         won
     }
 
-    /// Writes `found.head` to an item, whose content `room.page` holds (of a large item, the first
-    /// page). Returns `None` if the item was evicted for lack of room.
+    /// Replaces an item's head by `found.head`. `room.page` must hold the small item, or the first
+    /// page of the large one. Returns `None` if the item was evicted for lack of room.
     pub(super) fn rewrite_head(
         &self,
         shard: &mut Shard,

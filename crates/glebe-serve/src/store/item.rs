@@ -14,7 +14,7 @@ pub struct Head {
     pub cas: u64,
     /// Expiry time; 0: never.
     pub exptime: u32,
-    /// Time when it was stored.
+    /// Time when the item was stored.
     pub stored: u32,
     /// Client flags.
     pub flags: u32,
@@ -37,7 +37,7 @@ impl Head {
         to[24] = self.key_len;
     }
 
-    /// Fills `to` with head, key and value, which may be only its first part.
+    /// `value` may be only the first part of the value.
     #[inline]
     pub(super) fn write(&self, to: &mut [u8], key: &[u8], value: &[u8]) {
         let (head, rest) = to.split_at_mut(HEAD);

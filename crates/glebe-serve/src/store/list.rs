@@ -1,25 +1,25 @@
 //! Lists items in pieces, so that no lock is held for long.
 //!
-//! A [`Place`] is a hash, because entries move and the index grows meanwhile. An item that exists
-//! all the time is listed once.
+//! A [`Place`] is a hash and not an index, because entries move and the index grows meanwhile. An
+//! item that exists during the whole listing is listed once.
 
 use super::item::HEAD;
 use super::shard::FLUSHED;
 use super::{Found, Room, Store};
 use crate::protocol::KEY_MAX;
 
-/// Entries examined under a lock.
+/// Places of the index that one call examines.
 const PLACES: usize = 256;
 
 /// The position of a listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     shard: usize,
-    /// Least upper half of a hash.
+    /// Least upper hash half of the entries that are not listed yet.
     from: u64,
 }
 
-/// Listed classes: small items, large items.
+/// Flags: true to list small items, true to list large items.
 pub type Classes = [bool; 2];
 
 impl Store {
@@ -42,7 +42,7 @@ impl Store {
                 Some(head) if !self.is_over(&head) => {
                     show(head.key(&room.page), &Found { head, entry, at });
                 }
-                // Expired, or taken by a recall.
+                // The item has expired, or a recall took it.
                 _ => {}
             }
         });

@@ -1,16 +1,16 @@
 //! [`Log`] holds the small items of a shard in segments, in the order stored.
 //!
-//! The *head* is the segment being written, in ordinary memory, which no recall takes. A full head
-//! moves to the page cache in one run, under an object number used once. Recalls take single pages.
+//! The *head* is the segment that is being written. It is in ordinary memory, which no recall
+//! takes. A full head moves to the page cache in one run, under an object number that is used once.
 //! Items start at multiples of 8 and never change; freed items leave gaps. An empty segment is
-//! dropped at once. To make room, the oldest segment is *recycled*: its caller moves some items to
-//! the head and drops the others.
+//! dropped at once. To make room, an old segment is *recycled*: the caller moves some of its items
+//! to the head and drops the others.
 //!
 //! ```text
 //! spot  seq 32 | offset / 8  16 | length 16
 //! ```
 //!
-//! Cost: adding copies the item; reading looks up a page, or two if the item crosses a boundary.
+//! Cost: adding copies the item; reading looks up each page that the item touches, at most three.
 //! Lock: the shard's.
 
 use std::collections::VecDeque;
@@ -19,11 +19,11 @@ use super::item::Head;
 use super::memory::{Full, Memory};
 
 const SEGMENT_PAGES: usize = 8;
-/// Tolerated segments of gaps.
+/// A log may always have gaps of this many segments.
 const GAPS: u64 = 2;
 const ALIGN: usize = 8;
 
-/// The place of an item. Its word is never 0.
+/// The place of an item. Its word is never 0, because `seq` starts at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     seq: u32,
@@ -46,8 +46,8 @@ pub(super) fn taken(len: usize) -> usize {
     len.next_multiple_of(ALIGN)
 }
 
-/// Returns the maximum bytes of a small item. A longer one wastes less in pages of its own than at
-/// the end of a segment.
+/// Returns the maximum bytes of a small item. Longer items waste less memory in pages of their own
+/// than at the ends of segments.
 pub(super) fn item_max(page: usize) -> usize {
     (2 * page).min(u16::MAX.into())
 }
@@ -69,12 +69,11 @@ pub(super) struct Log {
     sealed: u64,
 }
 
-/// A segment taken out of the log.
 #[derive(Debug)]
 pub(super) struct Recycled {
     seq: u32,
     pub(super) live: usize,
-    /// No page was missing, so the buffer holds the segment.
+    /// No page was missing, so the buffer holds the whole segment.
     is_whole: bool,
     /// Pages that were present.
     pub(super) pages: u64,
@@ -97,7 +96,8 @@ impl Log {
         self.sealed
     }
 
-    /// Returns true if items fill less than half of the segments, less [`GAPS`].
+    /// Returns true if items fill less than half of the sealed segments, [`GAPS`] segments not
+    /// counted.
     #[inline]
     pub(super) fn is_mostly_gaps(&self) -> bool {
         let segment = self.head.len() as u64;
@@ -168,7 +168,7 @@ impl Log {
         }
     }
 
-    /// Copies the start of an item to `buf`. Returns false if it is lost.
+    /// Fills `buf` with the start of an item. Returns false if the item is lost.
     #[inline]
     pub(super) fn read(&self, memory: &Memory, spot: Spot, buf: &mut [u8]) -> bool {
         if spot.seq == self.head_seq() {
@@ -193,7 +193,7 @@ impl Log {
         }
     }
 
-    /// Returns the number of pages that were present.
+    /// Returns how many pages of the segment were present.
     fn drop_segment(&mut self, memory: &Memory, seq: u32) -> u64 {
         self.sealed -= 1;
         self.shorten();
@@ -292,12 +292,11 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that items of all lengths stay whole until freed or recycled.
         #[test]
         fn items_are_found_until_they_go(
             steps in prop::collection::vec((0_u8..8, 1_usize..5000, 0_usize..1000), 1..300),
         ) {
-            // A reserve for each case would take most of the time.
+            // Making a reserve for each case would take most of the time.
             static MEMORY: OnceLock<Memory> = OnceLock::new();
             static SHARD: AtomicUsize = AtomicUsize::new(0);
             let memory = MEMORY.get_or_init(|| Memory::new(4 << 20).expect("a reserve"));

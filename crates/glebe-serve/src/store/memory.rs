@@ -1,9 +1,7 @@
-//! [`Memory`] stores items' pages in the part of a reserve that first class does not use. Only this
-//! file calls the library for items.
+//! [`Memory`] stores items' pages in the part of a reserve that first class does not use.
 //!
-//! The pages of an object number are stored once, in one run, and never change, except the first
-//! page of a large item, which holds the head. If a page is missing, the item is lost. Calls take
-//! no lock.
+//! The pages of an object number are stored once and never change, except the first page of a large
+//! item, which holds the head. If a page is missing, the item is lost. Calls need no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,10 +9,10 @@ use glebe::page_size;
 use glebe::reserve::{self, Namespace, Put, Reserve};
 use glebe::units::{Bytes, Pages};
 
-/// Items leave 1 / `SPARE` of the reserve free: the reserve, which does not know items, should
-/// seldom evict pages itself.
+/// Items leave 1 / `SPARE` of the reserve free, because a put takes only free pages and searches
+/// longer if they are few.
 const SPARE: u64 = 32;
-/// Minimum bytes; lengths are multiples of `UNIT`.
+/// Minimum bytes of the reserve, whose length is a multiple of `UNIT`.
 const LEN_MIN: u64 = 4 << 20;
 const UNIT: u64 = 2 << 20;
 
@@ -38,7 +36,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Makes a reserve of `bytes`, at least [`LEN_MIN`].
+    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] but at least [`LEN_MIN`].
     pub(super) fn new(bytes: u64) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let len = Bytes::new((bytes - bytes % UNIT).max(LEN_MIN));
         let reserve = Reserve::new(len)?;
@@ -55,7 +53,6 @@ impl Memory {
         &self.reserve
     }
 
-    /// Returns an object number for a large item.
     pub(super) fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -81,7 +78,7 @@ impl Memory {
         self.items.get_part(number, offset as u64, buf).unwrap_or(false)
     }
 
-    /// Returns how many of the pages were present.
+    /// Drops the first `pages` of an object. Returns how many of them were present.
     pub(super) fn drop_pages(&self, number: u64, pages: u64) -> u64 {
         let drop = |index: &u64| self.items.invalidate_page(number, *index).unwrap_or(false);
         (0..pages).filter(drop).count() as u64
@@ -94,7 +91,7 @@ impl Memory {
         Used { items: reserve.live.get() * page, room: total.saturating_sub(total / SPARE) }
     }
 
-    /// Takes `bytes` for first class until the blocks are dropped.
+    /// Takes `bytes` for first class, or less if there is less, until the blocks are dropped.
     pub(super) fn recall(&self, bytes: u64) -> Result<Vec<reserve::Block>, reserve::ReserveError> {
         let mut left = bytes.div_ceil(self.page as u64);
         let mut blocks = Vec::new();

@@ -1,13 +1,13 @@
 //! [`Store`] keeps items by key in the part of a reserve that first class does not use.
 //!
-//! A key's hash selects a shard. The shard's lock is held to look up or change items and to read
-//! small ones; never while a large value is copied or another lock is taken. Small items are in the
-//! shard's log, large ones in pages of their own. An item is written before it is published, so a
-//! reader sees all of it or nothing. An item taken by a recall is a miss, and does not count as
-//! evicted.
+//! A key's hash selects a shard. The shard's lock is held to look up or change items, and to read
+//! small items and the first page of large ones; never while the rest of a large item is copied or
+//! another lock is taken. Small items are in the shard's log, large ones in pages of their own. An
+//! item is written before it is published, so a reader sees all of it or nothing. An item that a
+//! recall took is a miss, and does not count as evicted.
 //!
-//! Items with their waste and the index count against the limit, in bytes. A tick measures both;
-//! the store adds changes in between. Shards evict in turn, each by its own CLOCK.
+//! Items, the gaps between them and the index count against the limit, in bytes. A tick measures
+//! them; the store adds changes in between. Shards evict in turn, each by its own CLOCK.
 
 mod alter;
 mod change;
@@ -39,17 +39,18 @@ use log::{item_max, segment_bytes, Log};
 use memory::Memory;
 use shard::Shard;
 
-/// A power of two.
+/// Maximum number of shards, a power of two.
 const SHARDS_MAX: u64 = 32;
-/// Bytes of the limit per byte of the logs' heads, which are in ordinary memory.
+/// The logs' heads, which are in ordinary memory, take at most the limit divided by this, or one
+/// segment.
 const BYTES_PER_HEAD: u64 = 64;
 
 /// Limits of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of items, tables and index.
+    /// Bytes of items, the index and the logs' heads.
     pub bytes: u64,
-    /// Bytes of the reserve, part of `bytes`.
+    /// Bytes of the reserve.
     pub reserve_bytes: u64,
     /// Maximum bytes of an item with key and head.
     pub item_bytes: u64,
@@ -57,12 +58,12 @@ pub struct Limits {
     pub evict: bool,
 }
 
-/// Why an item was not stored.
+/// The reason why an item was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Too long.
+    /// The item is too long.
     TooLarge,
-    /// No room.
+    /// There is no room.
     NoMemory,
 }
 
@@ -90,10 +91,10 @@ pub struct Store {
     /// Time of the next flush; 0: never.
     flush_at: AtomicU32,
     most: AtomicU64,
-    /// `most`, or less if first class leaves less.
+    /// Limit in bytes: `most`, or less if first class leaves less.
     limit: AtomicU64,
     used: AtomicI64,
-    /// Bytes outside the reserve.
+    /// Bytes outside the reserve when last measured.
     own: AtomicU64,
     large_bytes: AtomicI64,
     large_items: AtomicI64,

@@ -1,7 +1,7 @@
 //! Allocates and frees items' memory.
 //!
-//! A store makes room first. Shards evict in turn: small items by segments, large ones singly, in
-//! proportion to the bytes of each kind.
+//! Storing an item makes room first. Shards evict in turn: small items by segments, large ones
+//! singly, in proportion to the bytes of each kind.
 
 use std::sync::atomic::Ordering;
 
@@ -10,13 +10,13 @@ use super::memory::Full;
 use super::shard::{Entry, Shard, FETCHED, FLUSHED, LARGE};
 use super::{count, Head, Refused, Room, Store};
 
-/// Attempts to get pages. The first `PATIENCE` evict nothing.
+/// Maximum attempts to get pages. The first `PATIENCE` attempts evict nothing.
 pub(super) const TRIES: u32 = 64;
 const PATIENCE: u32 = 4;
-/// Maximum segments that an item waits for, beyond its own bytes. If a recall lowered the limit by
-/// more, other items and the next tick free the rest.
+/// A store frees no more after this many segments beyond the bytes of its item. If a recall lowered
+/// the limit by more, other stores and the next tick free the rest.
 const FREED_MAX: u64 = 4;
-/// Quarters of a recycled segment kept at most.
+/// Maximum quarters of a recycled segment that are kept.
 const KEPT_QUARTERS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +29,13 @@ pub(super) struct Item<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
-    /// In the log, added later under the shard's lock.
+    /// The item is added to the log later, under the shard's lock.
     Small,
     Large(u64),
 }
 
 impl Store {
-    /// Makes room for an item, and writes a large one.
+    /// Makes room for an item, and writes the item if it is large.
     pub(super) fn place(&self, item: &Item<'_>, room: &mut Room) -> Result<Placed, Refused> {
         let (total, page) = (item.head.total(), self.memory.page());
         if total as u64 > self.item_bytes {
@@ -60,7 +60,8 @@ impl Store {
         Err(self.no_memory(item))
     }
 
-    /// Evicts for attempt `nth`, refused within the limit because first class is taking pages.
+    /// Evicts `pages` pages after attempt `nth` failed within the limit, but none after the first
+    /// attempts.
     #[cold]
     fn free_pages(&self, nth: u32, pages: u64, room: &mut Room) {
         let mut freed = if nth < PATIENCE { pages } else { 0 };
@@ -81,8 +82,8 @@ impl Store {
         Refused::NoMemory
     }
 
-    /// Returns the entry of a placed item. A small item is written to the log, which may lack
-    /// pages.
+    /// Returns the entry of a placed item. Writes a small item to the log, and fails if the log
+    /// gets no pages.
     #[inline]
     pub(super) fn enter(
         &self,
@@ -140,15 +141,16 @@ impl Store {
         self.large_items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Makes room for `bytes`, within [`FREED_MAX`]. Returns false if nothing can be freed.
+    /// Makes room for `bytes`, but stops when it has freed `bytes` and [`FREED_MAX`] segments.
+    /// Returns false if nothing more can be freed.
     #[inline]
     fn make_room(&self, bytes: usize, room: &mut Room) -> bool {
         let most = bytes as u64 + FREED_MAX * segment_bytes(self.memory.page()) as u64;
         self.free_bytes(bytes, most, room)
     }
 
-    /// Evicts until `bytes` more fit the limit, or `most` bytes are free. Returns false if nothing
-    /// can be freed.
+    /// Evicts until `bytes` more fit the limit, or `most` bytes were freed. Returns false if
+    /// nothing more can be freed.
     #[inline]
     pub(super) fn free_bytes(&self, bytes: usize, most: u64, room: &mut Room) -> bool {
         let (mut freed, most) = (0, most / self.memory.page() as u64);
@@ -160,8 +162,8 @@ impl Store {
         true
     }
 
-    /// Evicts a large item or a segment from the next shard; without eviction, compacts a sparse
-    /// segment. Returns the pages freed, not counting lost ones; `None` if nothing can be freed.
+    /// Evicts a large item or a segment of the next shard that has one; without eviction, only
+    /// compacts a segment with gaps. Returns the pages freed, or `None` if nothing can be freed.
     #[cold]
     fn evict(&self, room: &mut Room) -> Option<u64> {
         for _ in 0..self.shards.len() {
@@ -184,7 +186,8 @@ impl Store {
         None
     }
 
-    /// Recycles a segment with at most `live` bytes of items. Returns the pages freed.
+    /// Frees the oldest segment with at most `live` bytes of items, and keeps some of the items.
+    /// Returns the pages gained, or `None` if there is no such segment.
     fn recycle(&self, shard: &mut Shard, live: usize, room: &mut Room) -> Option<u64> {
         let take = |shard: &mut Shard| shard.log.recycle(&self.memory, live, &mut room.segment);
         let recycled = self.with_log(shard, take)?;
@@ -195,8 +198,8 @@ impl Store {
         Some(recycled.pages.saturating_sub(used))
     }
 
-    /// Compacts a log of mostly gaps, so that items stored repeatedly stay in little memory and in
-    /// the processor's caches.
+    /// Recycles a sparse segment of a log that is mostly gaps, so that items stored repeatedly stay
+    /// in little memory and in the processor's caches.
     #[inline]
     pub(super) fn tidy(&self, shard: &mut Shard, room: &mut Room) {
         if shard.log.is_mostly_gaps() {
@@ -204,10 +207,11 @@ impl Store {
         }
     }
 
-    /// Moves items of a recycled segment to the head, and drops those not read lately.
+    /// Moves items of a recycled segment to the log's head. Drops expired items and, unless the
+    /// segment is sparse, those not read lately.
     fn keep_some(&self, shard: &mut Shard, recycled: &Recycled, bytes: &[u8]) {
         let mut left = bytes.len() / 4 * KEPT_QUARTERS;
-        // Sparse segments free memory without dropping items.
+        // A sparse segment frees memory even if all its items are kept.
         let is_sparse = recycled.live <= bytes.len() / 2 || !self.evict;
         for (spot, head) in recycled.items(bytes) {
             let (_, hash) = self.hash(head.key(Recycled::item(spot, bytes)));
@@ -246,26 +250,25 @@ impl Store {
         }
     }
 
-    /// Counts and frees a lost item, already removed from the index.
     pub(super) fn forget_lost(&self, shard: &mut Shard, entry: Entry) {
         self.events.recalled.count(entry.is_large());
         self.discard(shard, entry);
     }
 
-    /// Counts and frees an expired or flushed item, already removed from the index.
     pub(super) fn expire(&self, shard: &mut Shard, entry: Entry) {
         self.count_unfetched(entry);
         self.discard(shard, entry);
     }
 
-    /// Frees an item, already removed from the index.
+    /// Frees an item that is already removed from the index.
     pub(super) fn discard(&self, shard: &mut Shard, entry: Entry) {
         if let Some(large) = self.release(shard, entry) {
             self.drop_large(large);
         }
     }
 
-    /// Frees a small item. Returns the entry of a large one, which needs no lock to be dropped.
+    /// Frees a small item. Returns the entry of a large one, which the caller can drop without the
+    /// lock.
     #[inline]
     pub(super) fn release(&self, shard: &mut Shard, entry: Entry) -> Option<Entry> {
         if entry.is_large() {
@@ -276,7 +279,7 @@ impl Store {
         None
     }
 
-    /// Frees a large item. Returns the pages that were present.
+    /// Frees a large item. Returns how many of its pages were present.
     pub(super) fn drop_large(&self, entry: Entry) -> u64 {
         let (number, pages) = entry.pages();
         self.change_large(-(pages as i64), -1);

@@ -11,11 +11,12 @@
 //!
 //! Open addressing: an entry is at its hash's home or behind it, with no empty place between. A
 //! removal moves later entries up. The index grows by half when seven eighths are full. Readers
-//! compare keys, which are in the items. A `set` may replace an entry by its hash only: two keys
-//! share a hash once in 10^12 stores, and the older item is then lost. Lock: the caller's.
+//! compare keys, which are in the items. A `set` may replace an entry with an equal hash without
+//! comparing keys. If the keys differ, about once in 10^12 stores, the older item is lost. The
+//! caller holds the lock.
 //!
-//! Eviction: CLOCK with a count, raised by reads and lowered by the passing hand. The hand meets
-//! small items in log order, large ones in hash order.
+//! Eviction: CLOCK with a count per item, which reads raise and the passing CLOCK hand lowers. The
+//! hand meets small items in log order, large ones in hash order.
 
 use super::log::Log;
 
@@ -23,18 +24,17 @@ use super::log::Log;
 pub(super) const LARGE: u32 = 1;
 pub(super) const FETCHED: u32 = 2;
 pub(super) const STALE: u32 = 4;
-/// A client was told to renew the item.
+/// A client was asked to renew the item.
 pub(super) const TOKEN: u32 = 8;
-/// `flush_all` dropped the item; the store frees it when it next meets it.
+/// `flush_all` dropped the item. The store frees the item when it next finds it.
 pub(super) const FLUSHED: u32 = 16;
-/// Bit of `hash`.
+/// Bit of `hash`: the item has an end, so it can expire.
 const HAS_END: u64 = 1;
 const CLOCK_AT: u32 = 5;
 const CLOCK_MAX: u32 = 3;
 const TIME_AT: u32 = 7;
 const PAGES_BITS: u32 = 18;
 const FIRST_ENTRIES: usize = 16;
-/// Pages evicted before `gone` is halved.
 const GONE_MAX: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,8 +48,8 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 20);
 
 impl Entry {
-    /// Makes the entry of a new item. A large one starts with a count of 1, because the hand may be
-    /// close.
+    /// Makes the entry of a new item. A large item starts with a CLOCK count of 1, because the hand
+    /// may be close.
     pub(super) fn new(place: u64, hash: u64, bits: u32, now: u32) -> Self {
         let clock = u32::from(bits & LARGE != 0);
         Self { place, hash, access: now << TIME_AT | clock << CLOCK_AT | bits }
@@ -72,7 +72,6 @@ impl Entry {
         self.access & LARGE != 0
     }
 
-    /// Returns a large item's number and pages.
     pub(super) fn pages(self) -> (u64, u64) {
         (self.place >> PAGES_BITS, (self.place & ((1 << PAGES_BITS) - 1)) + 1)
     }
@@ -89,7 +88,6 @@ impl Entry {
         self.access >> TIME_AT
     }
 
-    /// Returns the seconds since the last read or store, modulo 2^25.
     pub(super) fn idle(self, now: u32) -> u32 {
         now.wrapping_sub(self.last_access()) & (u32::MAX >> TIME_AT)
     }
@@ -100,7 +98,7 @@ impl Entry {
         self.access = now << TIME_AT | clock << CLOCK_AT | bits;
     }
 
-    /// Lowers the count. Returns true if it was above 0.
+    /// Lowers the CLOCK count by 1. Returns true if it was above 0.
     pub(super) fn is_spared(&mut self) -> bool {
         let clock = self.access >> CLOCK_AT & CLOCK_MAX;
         if clock > 0 {
@@ -116,7 +114,8 @@ pub(super) struct Shard {
     entries: Box<[Entry]>,
     len: usize,
     large: u64,
-    /// Pages evicted: small, large. Halved at [`GONE_MAX`].
+    /// Pages evicted of small and of large items. Both are halved if their sum exceeds
+    /// [`GONE_MAX`].
     gone: [u64; 2],
     hand: usize,
     crawler: usize,
@@ -235,7 +234,8 @@ impl Shard {
         removed
     }
 
-    /// Returns true if the next victim is large. Each kind is evicted in proportion to its bytes.
+    /// Returns true if a large item must be evicted next. Each kind is evicted in proportion to its
+    /// bytes.
     pub(super) fn is_turn_of_large(&mut self, page: u64) -> bool {
         let small = self.log.live_bytes().div_ceil(page);
         let [small_gone, large_gone] = &mut self.gone;
@@ -265,7 +265,7 @@ impl Shard {
         }
     }
 
-    /// Returns the crawler's next entry, or `None` after a round.
+    /// Returns the index of the crawler's next entry, or `None` after a round.
     pub(super) fn crawl(&mut self) -> Option<usize> {
         while self.crawler < self.entries.len() {
             let at = self.crawler;
@@ -305,7 +305,7 @@ impl Shard {
         (end < len).then_some(until)
     }
 
-    /// Sets a bit in all entries, with a count of 0.
+    /// Sets a bit in all entries, and their CLOCK counts to 0.
     pub(super) fn mark_all(&mut self, bit: u32) {
         for entry in self.entries.iter_mut().filter(|entry| entry.place != 0) {
             entry.access = entry.access & !(CLOCK_MAX << CLOCK_AT) | bit;
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Few hashes make entries crowd and wrap around.
+        /// The few hashes make entries crowd together and wrap around.
         #[test]
         fn entries_are_found_as_in_a_map(
             steps in prop::collection::vec((0_u8..3, 0_u64..24), 1..400),
@@ -352,7 +352,6 @@ mod tests {
     }
 
     proptest! {
-        /// Each old entry is shown once, while the index grows.
         #[test]
         fn a_walk_shows_each_entry_once(
             hashes in prop::collection::vec(any::<u64>(), 1..300),

@@ -215,7 +215,7 @@ fn a_set_goes_over_whatever_is_there_and_counts_what_was_over() {
         set(&store, key.as_bytes(), &value(len, 1), &mut room);
         set(&store, key.as_bytes(), &value(len, 2), &mut room);
         assert_eq!(get(&store, key.as_bytes(), &mut room), Some(value(len, 2)));
-        // Expiry by the store, then by a touch.
+        // In the first round a store sets the expiry time, in the second a touch.
         for touched in [false, true] {
             if touched {
                 store.touch(key.as_bytes(), ends.exptime, &mut room).expect("there");

@@ -11,7 +11,7 @@ use super::shard::FLUSHED;
 use super::{Room, Store};
 use crate::protocol::KEY_MAX;
 
-/// Entries of a shard examined per tick.
+/// Maximum entries of a shard examined per tick.
 const CRAWLED: usize = 16;
 /// Contents of a store.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,11 +20,11 @@ pub struct Held {
     pub items: u64,
     /// Large items.
     pub large_items: u64,
-    /// Bytes of heads, keys and values; for large items, whole pages.
+    /// Bytes of heads, keys and values. Small items are rounded up to 8, large ones to whole pages.
     pub bytes: u64,
     /// Bytes of large items' pages.
     pub large_bytes: u64,
-    /// Bytes of small items' segments with gaps.
+    /// Bytes of small items' segments, with gaps and the logs' heads.
     pub segment_bytes: u64,
     /// Bytes that count against the limit.
     pub used: u64,
@@ -32,13 +32,13 @@ pub struct Held {
     pub index: u64,
     /// Limit in bytes, as set.
     pub most: u64,
-    /// Limit in bytes, as first class leaves it.
+    /// Limit in bytes, lower than `most` if first class leaves less.
     pub limit: u64,
 }
 
 impl Store {
-    /// Updates the clock and the bytes used, and drops some expired items. The server ticks ten
-    /// times a second.
+    /// Updates the clock and the bytes used, drops some expired and lost items, and evicts items
+    /// beyond the limit. The server ticks about ten times a second.
     pub fn tick(&self, room: &mut Room) {
         self.clock.tick();
         self.flush_due();
@@ -47,7 +47,7 @@ impl Store {
         self.free_bytes(0, u64::MAX, room);
     }
 
-    /// Drops all items if a flush is due.
+    /// Flushes all items if a flush is due.
     pub fn flush_due(&self) {
         let at = self.flush_at.load(Ordering::Relaxed);
         if at != 0 && at <= self.clock.now() {
@@ -68,7 +68,7 @@ impl Store {
         self.index_bytes() + heads as u64
     }
 
-    /// Returns the bytes outside the reserve at the last tick.
+    /// Returns the bytes outside the reserve when last measured.
     #[must_use]
     pub fn own(&self) -> u64 {
         self.own.load(Ordering::Relaxed)
@@ -109,7 +109,7 @@ impl Store {
             let shard = self.shard(nth);
             items += shard.len() as u64;
             small_bytes += shard.log.live_bytes();
-            // Plus the head.
+            // The head is one more segment.
             segments += shard.log.sealed() + 1;
         }
         let large_bytes = self.large_bytes.load(Ordering::Relaxed).max(0) as u64;
@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    /// Sets the limit in bytes. The reserve bounds it further.
+    /// Sets the limit in bytes. The room in the reserve may lower the limit further.
     pub fn set_most(&self, bytes: u64) {
         self.most.store(bytes, Ordering::Relaxed);
         self.measure();
@@ -138,8 +138,8 @@ impl Store {
         self.memory.reserve()
     }
 
-    /// Takes `bytes` of the reserve for first class, in the longest runs, until the blocks are
-    /// dropped. Returns the time it took.
+    /// Takes `bytes` of the reserve for first class, or less if there is less, in the longest runs.
+    /// Returns the blocks, and how long the call took.
     ///
     /// # Errors
     /// See [`Reserve::alloc`].
@@ -151,7 +151,7 @@ impl Store {
         Ok((blocks, took))
     }
 
-    /// Resets the events.
+    /// Resets the counts of events.
     pub fn reset(&self) {
         self.events.reset();
     }

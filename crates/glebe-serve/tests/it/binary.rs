@@ -13,7 +13,7 @@ fn request(command: u8, body: usize, opaque: u32) -> Vec<u8> {
     bytes
 }
 
-/// Asserts that the next answer is "unknown command".
+/// Asserts that the next answer refuses this command as unknown.
 fn refused(stream: &mut TcpStream, command: u8, opaque: u32) {
     let mut head = [0; 24];
     stream.read_exact(&mut head).expect("a head");

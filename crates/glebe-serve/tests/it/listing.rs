@@ -94,7 +94,6 @@ fn all_that_can_be_read_is_listed_and_nothing_else() {
     assert_eq!(lines(&mut stream, "lru_crawler mgdump 1,2", "EN").len(), 20_000);
     assert_eq!(lines(&mut stream, "stats cachedump 2 0", "END").len(), 20);
     assert_eq!(lines(&mut stream, "stats cachedump 1 7", "END").len(), 7);
-    // The answer to a later command follows the list.
     dialogue(&mut stream, "flush_all\nlru_crawler metadump all\nmn\n", "OK\nEND\nMN\n");
     dialogue(
         &mut stream,

@@ -1,4 +1,5 @@
-//! Tests that `noreply` suppresses every answer: a client would take it for its next one.
+//! Tests that `noreply` suppresses every answer, because a client would take one for the answer to
+//! its next command.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -10,7 +11,7 @@ use crate::running::{dialogue, short, Running};
 /// Sends a request and `mn`. Returns all answers.
 fn heard(server: &Running, request: &[u8]) -> String {
     let mut stream = server.connect();
-    // The server may close before everything is read on either side.
+    // The server may close before it has read everything.
     let sent = stream.write_all(request).and_then(|()| stream.write_all(b"mn\r\n"));
     let _ = sent.and_then(|()| stream.shutdown(Shutdown::Write));
     let mut heard = Vec::new();
@@ -20,7 +21,7 @@ fn heard(server: &Running, request: &[u8]) -> String {
     short(&heard)
 }
 
-/// Returns storing commands with `key` and `len`, valid and malformed.
+/// Returns storing commands, valid and malformed, with a key of `key` bytes and a value of `len`.
 fn stores(verb: &str, key: usize, len: usize) -> Vec<String> {
     let (key, value, number) = ("k".repeat(key), "v".repeat(len), number(verb));
     [
@@ -113,7 +114,6 @@ fn no_other_command_is_answered() {
         let request = format!("{line} noreply\r\n");
         assert_eq!(heard(&server, request.as_bytes()), r"MN\r\n", "{line}");
     }
-    // Here `noreply` is a key.
     dialogue(&mut server.connect(), "delete noreply\nget noreply\n", "NOT_FOUND\nEND\n");
 }
 
@@ -137,7 +137,7 @@ fn where_nobody_knows_what_comes_next_the_connection_ends_without_a_word() {
         let request = format!("{request}\r\n");
         assert_eq!(heard(&server, request.as_bytes()), "", "{request}");
     }
-    // The excess is an empty line, or only the line end is missing.
+    // After the announced bytes and two more, only empty lines are left.
     for request in ["set k 0 0 2 noreply\r\nabc\r\n", "set k 0 0 2 noreply\r\nabcd"] {
         assert_eq!(heard(&server, request.as_bytes()), r"MN\r\n", "{request}");
     }

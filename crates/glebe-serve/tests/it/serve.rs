@@ -1,4 +1,4 @@
-//! Tests the server as clients see it at plain sockets.
+//! Tests the server as clients see it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -49,7 +49,7 @@ fn times_as_libmemcached_sends_them_and_the_version() {
 fn items_end_in_the_next_century() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();
-    // 2100, 2106, 2128, and the maximum of 64 bits.
+    // These dates are in 2100, 2106, 2128, and at the maximum of 64 bits with a sign.
     for date in ["4102444800", "4294967296", "5000000000", "9223372036854775807"] {
         dialogue(
             &mut stream,
@@ -107,7 +107,6 @@ fn a_line_of_keys_may_be_of_any_length() {
             dialogue(&mut stream, &line, &format!("{found}END\nMN\n"));
         }
     }
-    // Many blanks are allowed.
     dialogue(&mut stream, &format!("get {}k\n", " ".repeat(9000)), "END\n");
     // An overlong key is reported last. A line without a complete key ends the connection.
     let some = (0..9000).map(key).collect::<Vec<_>>().join(" ");
@@ -282,7 +281,7 @@ fn recalls_under_load_lose_items_and_never_tear_them() {
         ..Settings::default()
     };
     let server = Server::start(settings).expect("a server");
-    // First class uses a handle of its own.
+    // The first-class client uses its own handle.
     let reserve = server.store().reserve().clone();
     let running = Running::of(server);
     let done = AtomicBool::new(false);
@@ -364,7 +363,7 @@ fn half(all: u64) -> u64 {
 
 const CHECKED: u64 = 100_000;
 
-/// Gets items, and sets the missing ones. Returns hits and misses.
+/// Gets items, and sets the missing ones. Returns the numbers of hits and misses.
 fn check_under_recalls(stream: &mut TcpStream, client: usize) -> (u64, u64) {
     let (mut hits, mut misses) = (0, 0);
     for n in 0..half(CHECKED) as usize / 2 {

@@ -1,4 +1,5 @@
-//! Tests clients that do not read: their cost, and what others notice.
+//! Tests clients that do not read answers or do not finish values: their cost, and the effect on
+//! others.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +13,8 @@ use glebe_testing::Scratch;
 
 use crate::running::{dialogue, in_memory, resident, Running};
 
-/// Sends `asks` over connections that do not read. The kernel buffers little for a Unix socket.
+/// Sends `asks` over `clients` connections that do not read. The kernel buffers little for a Unix
+/// socket.
 fn ask(path: &Path, clients: usize, asks: &str) -> Vec<UnixStream> {
     let asking = |_| {
         let mut stream = UnixStream::connect(path).expect("connect");
@@ -56,7 +58,6 @@ fn answers_that_nobody_takes_have_a_limit_in_sum() {
     assert!(stat(&mut honest, "response_obj_bytes") <= 4 << 20);
     let grown = resident().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes");
-    // A slow reader is still served.
     let mut reader = server.connect();
     reader.write_all(b"get k\r\nget k\r\nget k\r\nmn\r\n").expect("taken");
     let mut heard = 0;
@@ -67,7 +68,7 @@ fn answers_that_nobody_takes_have_a_limit_in_sum() {
     }
     // A closed connection yields what the kernel has, then the end.
     let ended = slow.iter_mut().filter_map(|stream| {
-        // The end may be an error, because requests were unread.
+        // The end may be an error, because the server left requests unread.
         let mut all = Vec::new();
         stream.set_read_timeout(Some(Duration::from_millis(1))).ok()?;
         match stream.read_to_end(&mut all) {
@@ -88,7 +89,7 @@ fn a_connection_that_ends_behind_its_last_command_is_forgotten() {
     let mut honest = server.connect();
     for _ in 0..100 {
         let mut stream = server.connect();
-        // Mostly the end arrives before the server has read the command.
+        // The end usually arrives before the server has read the command.
         stream.write_all(b"set k 0 0 1 noreply\r\nx\r\n").expect("taken");
     }
     wait_until("they are forgotten", Duration::from_secs(20), || {
@@ -133,7 +134,6 @@ fn values_that_do_not_come_to_their_end_have_a_limit_in_sum() {
 /// Bytes beside a server's memory: the reserve's tables and the threads' buffers.
 const ON_TOP: u64 = 20 << 20;
 
-/// Stores values of `len` bytes under the keys `k0` and so on.
 fn store(honest: &mut TcpStream, count: usize, len: usize) {
     for key in 0..count {
         let says = format!("set k{key} 0 0 {len}\n{}\n", "x".repeat(len));
@@ -161,7 +161,7 @@ fn the_whole_server_is_within_its_memory() {
     let sending: Vec<UnixStream> = ask(&path, 150, &format!("set s 0 0 {LEN}\r\n"))
         .into_iter()
         .map(|mut stream| {
-            // The server does not read from connections that it lets wait.
+            // The server does not read from connections that wait for others' values.
             stream.set_nonblocking(true).expect("a socket");
             let mut rest = value.as_bytes();
             for _ in 0..20 {
@@ -198,7 +198,7 @@ fn a_small_server_takes_no_more_than_its_memory() {
     assert!(grown < MEMORY + ON_TOP / 2, "{} KiB", grown >> 10);
 }
 
-/// Sends twelve values to a server with room for four. Returns how many it stored.
+/// Sends twelve values to a server that can receive four at once. Returns how many it stored.
 fn stored_of_twelve() -> u32 {
     const LEN: usize = 1_000_000;
     let server = Running::start(|settings| settings.memory = 64 << 20);
@@ -225,7 +225,7 @@ fn stored_of_twelve() -> u32 {
 
 #[test]
 fn values_wait_for_others_that_are_under_way() {
-    // The server waits a second. A busy machine may not send all values in that time.
+    // A connection waits for a second at most. A busy machine may not send all values by then.
     let all_stored = (0..3).any(|_| {
         let stored = stored_of_twelve();
         println!("{stored} of 12 values were stored");
@@ -250,7 +250,7 @@ fn a_list_of_keys_is_not_made_before_it_is_read() {
     }
     dialogue(&mut honest, "mn\n", "MN\n");
     let before = resident();
-    // Each list has over six megabytes.
+    // Each list has over five megabytes.
     let slow = ask(&path, 20, "lru_crawler metadump all\r\n");
     wait_until("lists wait", Duration::from_secs(20), || {
         stat(&mut honest, "response_obj_bytes") > 0
@@ -261,8 +261,8 @@ fn a_list_of_keys_is_not_made_before_it_is_read() {
     drop(slow);
 }
 
-/// Reads a list of all keys. Returns how long that took, and how long another client waited for an
-/// answer meanwhile, at most. `None` if it got too few answers to tell.
+/// Reads a list of all keys. Returns how long that took, and the longest time that another client
+/// waited for an answer meanwhile, or `None` if that client got fewer than five answers.
 fn list_and_longest_wait(server: &Running, honest: &mut TcpStream) -> Option<(Duration, Duration)> {
     const ANSWERS_MIN: u32 = 5;
     std::thread::scope(|scope| {

@@ -25,7 +25,6 @@ fn numbers(stream: &mut TcpStream, asks: &str) -> BTreeMap<String, u64> {
     panic!("no end");
 }
 
-/// Names of a class in `stats slabs`.
 const SLABS: &[&str] = &[
     "chunk_size",
     "chunks_per_page",
@@ -48,7 +47,7 @@ const ITEMS: &[&str] = &[
     "reclaimed",
     "tailrepairs",
 ];
-/// Names whose classes add up to the total.
+/// Names whose values of both classes add up to the total.
 const DONE: &[&str] = &[
     "get_hits",
     "cmd_set",
@@ -86,7 +85,6 @@ fn each_class_has_its_own_numbers_and_no_series_comes_twice() {
         assert!(slab("total_pages") > 0 && slab("chunk_size") > 0 && slab("chunks_per_page") > 0);
         for name in ITEMS {
             assert!(items.contains_key(&format!("items:{class}:{name}")), "{class} {name}");
-            // A name is in only one of both answers.
             assert!(!slabs.contains_key(&format!("{class}:{name}")), "{class} {name}");
         }
         assert_eq!(items[&format!("items:{class}:number")], slab("used_chunks"));

@@ -15,7 +15,6 @@ pub mod signals;
 const WORD: usize = size_of::<u64>();
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sets the flag when dropped, also by a panic.
 pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -42,7 +41,7 @@ pub fn page_buffer() -> Vec<u8> {
     vec![0; page_size().bytes().as_usize()]
 }
 
-/// The finalizer of SplitMix64, a bijection that spreads every bit.
+/// A step of SplitMix64: a bijection that spreads every bit.
 pub fn mix(mut word: u64) -> u64 {
     word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -50,7 +49,6 @@ pub fn mix(mut word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// A random sequence made by [`mix`].
 pub struct Random(pub u64);
 
 impl Random {
@@ -66,15 +64,15 @@ impl Random {
     }
 }
 
-/// Fills `bytes` with a version of `name`, so that [`version`] detects foreign bytes. A word is 0
-/// only by chance.
+/// Fills the whole words of `bytes` with a version of `name`, so that [`version`] detects other
+/// bytes. The first word is the version; the others are 0 only by chance.
 pub fn fill(bytes: &mut [u8], name: u64, version: u64) {
     for (at, word) in bytes.chunks_exact_mut(WORD).enumerate() {
         word.copy_from_slice(&word_of(name, version, at).to_ne_bytes());
     }
 }
 
-/// Returns the version of `name`, or `None` unless all `bytes` belong to it.
+/// Returns the version of `name`, or `None` unless all whole words belong to this version.
 pub fn version(bytes: &[u8], name: u64) -> Option<u64> {
     let version = u64::from_ne_bytes(bytes.get(..WORD)?.try_into().ok()?);
     let mut words = bytes.chunks_exact(WORD).enumerate();
@@ -95,7 +93,7 @@ fn word_of(name: u64, version: u64, at: usize) -> u64 {
 pub enum ChildEnd {
     /// Exit status; 101 after a panic.
     Exit(u8),
-    /// Signal that ended it; SIGKILL after the time limit.
+    /// Signal that ended the child; SIGKILL after the time limit.
     Signal(i32),
 }
 
@@ -123,7 +121,7 @@ pub fn in_child(body: impl FnOnce() -> u8) -> ChildEnd {
             return ChildEnd::Signal(libc::WTERMSIG(status));
         }
         if begin.elapsed() > slowed(PATIENCE) {
-            // SAFETY: takes no pointers; `pid` is still the child's.
+            // SAFETY: takes no pointers; `pid` is a child not yet waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         std::thread::sleep(Duration::from_millis(1));

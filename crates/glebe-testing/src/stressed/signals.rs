@@ -1,6 +1,6 @@
-//! [`Signals`] sends SIGPROF to every thread of the process at a fixed interval, like a profiler.
-//! In turns, the kernel restarts interrupted system calls (`SA_RESTART`) or fails them with EINTR.
-//! A forked child has its own timer.
+//! [`Signals`] sends SIGPROF to all other threads of the process at a fixed interval, as a profiler
+//! does. In turns, the kernel restarts interrupted system calls (`SA_RESTART`) or fails them with
+//! EINTR. A forked child has its own timer.
 
 use std::fs;
 use std::mem;
@@ -29,7 +29,7 @@ extern "C" fn count(_: libc::c_int) {
 }
 
 impl Signals {
-    /// Sends each thread, also later ones, a signal every `every`.
+    /// Sends each other thread a signal about every `every`, also threads that start later.
     pub fn start(every: Duration) -> Self {
         handle(libc::SA_RESTART);
         EVERY_US.store(every.as_micros() as i64, Ordering::Relaxed);
@@ -47,7 +47,6 @@ impl Drop for Signals {
     fn drop(&mut self) {
         EVERY_US.store(0, Ordering::Relaxed);
         self.stop.store(true, Ordering::Relaxed);
-        // The thread has printed its own panic.
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -89,7 +88,7 @@ fn send(every: Duration, stop: &AtomicBool) {
             handle(if nth % 2 == 0 { libc::SA_RESTART } else { 0 });
         }
         for thread in &there {
-            // SAFETY: takes no pointers; the process handles the signal.
+            // SAFETY: takes no pointers; `handle` has set a handler for the signal.
             unsafe { libc::syscall(libc::SYS_tgkill, process, *thread, libc::SIGPROF) };
         }
         thread::sleep(every);

@@ -1,7 +1,7 @@
-//! [`Lane`] is a number in a node, used lanes first.
+//! [`Lane`] is a number in a node; used lanes come first.
 //!
-//! The loops over lanes have no branch, so that the compiler vectorizes them. Unused lanes have no
-//! effect.
+//! The loops over lanes have no branch, so that the compiler vectorizes them. Unused lanes do not
+//! change results.
 
 use std::fmt::Debug;
 use std::ops::{Add, Sub};
@@ -10,17 +10,17 @@ pub(super) trait Lane:
     Copy + Ord + Debug + Add<Output = Self> + Sub<Output = Self> + 'static
 {
     const ZERO: Self;
-    /// Larger than every start: unused lanes sort last.
+    /// Larger than every start, so that unused lanes sort last.
     const MAX: Self;
 
     fn of(value: u64) -> Self;
     fn get(self) -> u64;
-    /// Returns the distance to the next multiple of `mask + 1`.
+    /// Returns the distance to the next multiple of `mask + 1`; 0 at a multiple.
     fn pad(self, mask: Self) -> Self;
     fn minus(self, other: Self) -> Self;
 }
 
-/// Returns one bit a lane: a table is cheaper than shifts.
+/// Returns the bit of each lane, as a table that is cheaper than shifts.
 const fn bits() -> [u32; 32] {
     let mut bits = [0; 32];
     let mut i = 0;
@@ -86,7 +86,7 @@ pub(super) fn fits<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], min: L
     where_so::<B>(|i| usable(start[i], len[i], mask) >= min)
 }
 
-/// Returns the positions of an extent from its first multiple of `mask + 1` on; 0 without one.
+/// Returns the positions of an extent from its first multiple of `mask + 1` on; 0 if it has none.
 ///
 /// The result never grows with a larger alignment, a later start before the same end, or an earlier
 /// end after the same start.
@@ -95,17 +95,17 @@ pub(super) fn usable<L: Lane>(start: L, len: L, mask: L) -> L {
     len.minus(start.pad(mask))
 }
 
-/// Returns the number of lanes up to `at`, which is less than [`Lane::MAX`].
+/// Returns the number of lanes whose value is at most `at`. `at` must be less than [`Lane::MAX`].
 #[inline(always)]
 pub(super) fn rank<L: Lane, const B: usize>(lanes: &[L; B], at: L) -> usize {
-    // Some processors have no instruction that counts bits.
+    // Lanes ascend, so counting trailing ones counts all set bits.
     (!u64::from(where_so::<B>(|i| lanes[i] <= at))).trailing_zeros() as usize
 }
 
 #[inline(always)]
 pub(super) fn largest<L: Lane, const B: usize>(lanes: &[L; B]) -> L {
     let mut max = *lanes;
-    // Halving makes fewer steps wait for each other.
+    // Halving shortens the chain of dependent steps.
     let mut half = B / 2;
     while half > 0 {
         for i in 0..half {

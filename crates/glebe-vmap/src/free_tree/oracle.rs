@@ -144,8 +144,8 @@ impl Oracle {
     }
 }
 
-/// Runs `program` on a tree and an oracle, and compares them. The first bytes choose span and
-/// limit, the rest are calls.
+/// Runs `program` on a tree and an oracle, and compares them. The first bytes choose the tree, the
+/// rest are calls.
 ///
 /// # Panics
 /// At the first difference or broken invariant.
@@ -197,8 +197,8 @@ impl Both {
                     self.free(extent);
                 }
             }
-            // Frees the held run at or after `at` (from `at` on, if `at` is inside), or only its
-            // first part. A whole run merges with both neighbours.
+            // Frees the first positions in use at or after `at`: the whole run, or only its first
+            // part.
             7 | 8 => {
                 let at = bytes.position(self.span);
                 if let Err(FreeTreeError::NotFree { held, .. }) = self.rest_from(at) {
@@ -265,7 +265,7 @@ impl Bytes<'_> {
         let (coarse, fine) = (u64::from(self.next()), self.next());
         let step = (span.len() / 256).max(1);
         let near = span.start().saturating_add(step.saturating_mul(coarse % 256));
-        // Most fine steps are 0, so that extents of different calls touch.
+        // Half of all positions are not shifted, so that extents of different calls touch.
         match fine {
             0..=127 => near.min(span.end() - 1),
             128..=191 => near.saturating_sub(u64::from(fine - 128)),

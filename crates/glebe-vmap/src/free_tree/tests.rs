@@ -68,14 +68,12 @@ impl Numbers {
     }
 }
 
-/// Returns the most nodes of a search: one path to a border of the window, one to the extent
-/// before, one up and down to the fit; the first two again for a whole extent.
+/// Returns a bound on the nodes that a search visits: six paths.
 fn search_max(extents: usize, min: usize) -> u64 {
     6 * levels_max(extents, min)
 }
 
-/// Returns the most nodes of a change: two searches; two paths up for each class, with a look at
-/// each child; for each split or join, two children for each class and a path down.
+/// Returns a bound on the nodes that a change visits, with splits and merges at every level.
 fn change_max(extents: usize, min: usize, classes: u64) -> u64 {
     let levels = levels_max(extents, min);
     levels * (8 + levels + 6 * classes)
@@ -179,7 +177,7 @@ fn is_looked_at(step: u32) -> bool {
 fn aligned_search_never_scans() {
     let count: u64 = if cfg!(miri) { 64 } else { 8192 };
     let span = extent(0, 1 << 20);
-    // All are long enough, and start one past a multiple.
+    // All extents are long enough, but start one position past a multiple of 64.
     let misaligned = (0..count).map(|i| extent(i * 128 + 1, 64));
     let mut tree = tree_of(span, misaligned);
     let bound = search_max(tree.extents(), MIN);
@@ -249,7 +247,7 @@ fn a_place_far_ahead_is_gone_to_without_a_class() {
     for log in 12..20 {
         let (found, visits) = visits_of(|| tree.find(64, 1 << log, None));
         assert_eq!(found, Ok(None));
-        // At each multiple: a path down, one to the leaf before and one up, a few times.
+        // Each multiple of the alignment costs at most two searches.
         let places = (count * 128).div_ceil(1 << log) + 1;
         let bound = places * 2 * search_max(tree.extents(), MIN);
         assert!(visits <= bound, "{visits} nodes at {log}, {bound} allowed");
@@ -420,7 +418,8 @@ fn a_call_takes_few_nodes_however_the_tree_grew() {
 
 #[test]
 fn a_key_stays_below_its_leaf_when_the_extent_before_is_cut() {
-    // Extents grow past the first key of the next leaf; a cut then makes them start behind it.
+    // Extents grow past the first key of the next leaf; a cut then makes them start behind that
+    // key.
     let span = extent(0, 1 << 12);
     for classes in [Classes::All, Classes::None] {
         let mut tree = FreeTree::deep(span, 1 << 11, classes);

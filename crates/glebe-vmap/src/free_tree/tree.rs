@@ -13,16 +13,17 @@
 //!  len    [ l0 | l1 | .. |  0  ]   [ l0 | l1 | .. ]     first, unused ones filled as shown
 //! ```
 //!
-//! Lane `i` of row `c` is the most that one extent below child `i` has from its first multiple of
-//! the alignment of class `c` on. A request for this alignment fits below the child exactly if the
-//! lane is at least its length, so a search never goes back up. Another alignment uses the next
-//! smaller class, and the leaf tests the real need.
+//! Lane `i` of row `c` is the most positions that one extent below child `i` has from its first
+//! multiple of the alignment of class `c` on. A request for this alignment fits below the child if
+//! the lane is at least the request's length, so a search goes back up only where a lane is too
+//! large. Another alignment uses the next smaller class, and the leaf tests the real need.
 //!
 //! # Invariants
 //!
 //! - Extents are in order and do not touch. All leaves are at depth `height`.
-//! - Every start below a child is at least its key and less than the next key. A node has the key
-//!   of its first child; the first key of all is never read. Keys stay when starts move.
+//! - Every start below a child is at least its key and less than the next key. The key of an inner
+//!   node is the key of its first child; the first key of all is never read. A key may be less than
+//!   the first start below it.
 //! - Every node but the root has at least [`Tree::MIN`] lanes, an inner root two. So storage
 //!   suffices for `limit` extents, and no split can fail.
 //! - A lane of a row is the maximum below its child. Above a few leaves, all classes but the first
@@ -30,11 +31,11 @@
 //!
 //! # Cost
 //!
-//! A search reads height + 1 nodes, 5 for 10^6 extents. A change writes one leaf and the maxima
-//! that it moves. A tree of few extents skips all this (see [`few`]). A large tree uses huge pages,
-//! because each line of a base page costs a read of page tables.
+//! A search reads about height + 1 nodes, 5 for 10^6 extents. A tree of few extents skips all this
+//! (see [`few`]). A large tree asks for huge pages, because with base pages each cache line also
+//! costs a read of page tables.
 //!
-//! Source: Bayer and McCreight 1972, and `subtree_max_size` in the kernel's `mm/vmalloc.c`.
+//! Source: Bayer and McCreight 1972.
 
 mod balance;
 mod change;
@@ -55,10 +56,10 @@ use maxima::{Stale, GROUP};
 
 const LEVELS: usize = 17;
 
-/// Least multiples of a class's alignment, as a logarithm.
+/// Log2 of the most multiples that the largest class's alignment has below the end.
 const FEW_MULTIPLES_LOG: usize = 4;
 
-/// Most classes: each has one bit in a word.
+/// Maximum number of classes: each has one bit in a word.
 const CLASSES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -97,13 +98,13 @@ fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
     Ok(all)
 }
 
-/// A `Path` holds the inner node at each level and the lane taken there. Pass it by reference:
-/// copying bytes just written costs more than a level.
+/// A `Path` holds the inner node at each level and the lane taken there. Pass a path by reference,
+/// because copying bytes just written is slow.
 ///
-/// A path of an earlier call saves the way down if it leads to the right leaf.
+/// A path of an earlier call saves a descent if it leads to the right leaf.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
-    /// [`Tree::shape`] when made.
+    /// [`Tree::shape`] at the descent.
     shape: u64,
     leaf: u32,
     node: [u32; LEVELS],
@@ -137,7 +138,8 @@ impl Path {
     }
 }
 
-/// `Paths` are those of the last two calls: the next two often free the same positions.
+/// `Paths` are the paths of the last two calls, because the next calls often free the same
+/// positions.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
     both: [Path; 2],
@@ -157,7 +159,7 @@ impl Paths {
     }
 }
 
-/// A `Spot` is a lane of a leaf, or the one after the last.
+/// A `Spot` is a lane of a leaf, or the lane after the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     leaf: usize,
@@ -177,7 +179,7 @@ pub(super) struct Tree<L, const B: usize> {
     /// Row `c` of inner node `n` is at `n * classes + c`.
     maxima: Vec<[L; B]>,
     classes: usize,
-    /// Alignment of each class less one, ascending.
+    /// Alignment minus one of each class, ascending.
     masks: [L; CLASSES_MAX],
     last_class: usize,
     stale: Stale<L>,
@@ -193,15 +195,14 @@ pub(super) struct Tree<L, const B: usize> {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Least lanes of a node that is not the root.
+    /// Fewest lanes of a node that is not the root.
     const MIN: usize = if B * 3 / 8 > 2 { B * 3 / 8 } else { 2 };
-    /// Most lanes of two neighbours that merge: less than `B`, so that the next insertion does not
-    /// split them.
+    /// Maximum lanes of two neighbours that merge: less than `B`, so that the next insertion does
+    /// not split the merged node.
     const MERGE_MAX: usize = B - B / 8;
     const SIZES: () =
         assert!(B.is_power_of_two() && B >= 4 && B <= 32 && Self::MERGE_MAX >= 2 * Self::MIN);
 
-    /// Creates a tree without storage, with the classes useful below `end`.
     pub(super) fn without_storage(end: u64, limit: usize, kind: Classes) -> Self {
         let () = Self::SIZES;
         let most = (0..LEVELS - 2).fold(Self::MIN, |most, _| most.saturating_mul(Self::MIN));
@@ -236,10 +237,10 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Allocates in place, because a tree is large to move.
+    /// Allocates into this tree, because moving a tree is slow.
     pub(super) fn make_storage(&mut self) -> Result<(), NoRoom> {
         let leaves = (self.limit / Self::MIN).max(1);
-        // One more for a root about to split.
+        // One more for a new root above a root that splits.
         let (mut inners, mut level) = (1, leaves);
         while level > 1 {
             level = (level / Self::MIN).max(1);
@@ -256,7 +257,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// Alignments beyond the last position have the same multiples, so the mask may be capped.
+    /// Alignments beyond the last position have only the multiple 0, so the mask may be capped.
     pub(super) fn mask(align: u64) -> L {
         L::of(align - 1)
     }
@@ -375,7 +376,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         usize::from(self.leaf_counts[leaf])
     }
 
-    /// Moves to the next leaf, or changes nothing.
     #[inline(always)]
     fn advance(&self, path: &mut Path) -> Option<Spot> {
         let level = self.forking(path)?;
@@ -383,7 +383,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Some(Spot { leaf: self.follow(path, level, |_| 0), lane: 0 })
     }
 
-    /// Moves to the last lane of the leaf before, or changes nothing.
     #[inline(always)]
     fn retreat(&self, path: &mut Path) -> Option<Spot> {
         let level = (0..self.height).rev().find(|&level| path.lane[level] > 0)?;
@@ -392,7 +391,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Some(Spot { leaf, lane: self.count(leaf) - 1 })
     }
 
-    /// Extends the path below `level`.
     #[inline(always)]
     fn follow(&self, path: &mut Path, level: usize, lane: impl Fn(usize) -> u8) -> usize {
         for below in level + 1..self.height {

@@ -19,7 +19,6 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
-/// `id` is `None` where the lock may never be released.
 struct Building<'a, K: Hash + Eq, V> {
     cache: &'a Cache<K, V>,
     id: Option<Id>,
@@ -70,7 +69,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
 
     fn find_place(&self, id: Id, pages: u64) -> Option<Extent> {
         self.take_room(id, pages).or_else(|| {
-            // Hot entries may occupy the room.
+            // Marks hot entries, which may occupy the room.
             self.offer_all();
             self.take_room(id, pages)
         })

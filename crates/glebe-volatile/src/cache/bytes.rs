@@ -1,8 +1,9 @@
 //! The bytes of a place in the region, as values.
 //!
 //! # Safety
-//! Only whole, unmarked places inside the region are lent, each of one item. Only its builder uses
-//! a building item, and a pinned one is only read. The region changes only places of moving items.
+//! Only whole, unmarked places inside the region are lent, each of one item. Only the builder uses
+//! a building item's place, and nobody writes to a pinned item's place. Only moving items' places
+//! are marked, and drops change only marked pages.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -40,8 +41,7 @@ pub(super) unsafe fn lend_zeroed<V: Pod, T>(
     build: impl FnOnce(&mut [V]) -> T,
 ) -> T {
     let start = start::<V>(region, place, count);
-    // SAFETY: inside the region, aligned, and used by no other thread; zeros are values of plain
-    // data.
+    // SAFETY: inside the region, aligned, used by no other thread; zeros are valid plain data.
     let values = unsafe {
         ptr::write_bytes(start, 0, count);
         slice::from_raw_parts_mut(start, count)
@@ -49,9 +49,10 @@ pub(super) unsafe fn lend_zeroed<V: Pod, T>(
     build(values)
 }
 
+/// Returns the values of a place.
 ///
 /// # Safety
-/// The item was built with `count` values of this type, and is pinned while the slice is used.
+/// The item was built with `count` values of this type, and is pinned while the slice exists.
 #[inline]
 pub(super) unsafe fn values<V: Pod>(region: &Region, place: Extent, count: usize) -> &[V] {
     let start = start::<V>(region, place, count);

@@ -1,9 +1,8 @@
-//! [`Entry`]: a value that stays while its entry lives. Its drop takes the lock, and may mark
-//! another item.
+//! [`Entry`] keeps a value in memory. Dropping an entry takes the cache's lock, and may mark items.
 //!
 //! # Safety
-//! An entry pins its item, so nobody marks or writes its place. Only `lookup` and `building` make
-//! entries.
+//! An entry pins its item, so nobody marks or writes the item's place. Only `lookup` and `building`
+//! make entries.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -19,7 +18,7 @@ use super::Cache;
 use crate::Priority;
 use glebe_os::extent::Extent;
 
-/// A value of a [`Cache`], which the kernel cannot take while the entry lives.
+/// A value of a [`Cache`], which the kernel cannot free while the entry exists.
 #[must_use = "the value may be taken once this is dropped"]
 pub struct Entry<'a, K: Hash + Eq, V> {
     cache: &'a Cache<K, V>,
@@ -36,14 +35,15 @@ impl<'a, K: Hash + Eq, V> Entry<'a, K, V> {
         Self { cache, value }
     }
 
-    /// Returns true if the cache keeps the value. If not, the last entry that shares it frees it.
+    /// Returns true if the value is in the cache's region. Otherwise the last entry that shares the
+    /// value frees it.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         matches!(self.value, Value::Kept(..))
     }
 
-    /// Sets the priority; default [`Priority::NORMAL`]. The cache evicts lower priorities first.
-    /// The kernel ignores them.
+    /// Sets a kept value's priority; default [`Priority::NORMAL`]. The cache evicts lower
+    /// priorities first. The kernel ignores priorities.
     pub fn set_priority(&self, priority: Priority) {
         let Value::Kept(id, ..) = self.value else { return };
         if let Some(mut table) = self.cache.lock() {
@@ -58,7 +58,7 @@ impl<K: Hash + Eq, V: Pod> Deref for Entry<'_, K, V> {
     #[inline]
     fn deref(&self) -> &[V] {
         match &self.value {
-            // SAFETY: the item is pinned: see the file's head.
+            // SAFETY: this entry pins the item, which was built with `count` values.
             Value::Kept(_, place, count) => unsafe { values(&self.cache.region, *place, *count) },
             Value::Handed(values) => values,
         }

@@ -9,7 +9,7 @@ pub enum BuildError<E> {
     /// The builder failed.
     #[error("{0}")]
     Builder(E),
-    /// Builders wait for each other, or one for its own value.
+    /// A builder waits for its own value, or builders wait for each other's.
     #[error("the builder of a value waits for that value itself")]
     Recursion,
     /// The value exceeds the cache's addresses.
@@ -19,7 +19,7 @@ pub enum BuildError<E> {
         count: usize,
         /// Bytes of an item.
         item_bytes: usize,
-        /// Addresses.
+        /// Bytes of the cache's addresses.
         limit: Bytes,
     },
     /// There is no ordinary memory for a value that is not kept.

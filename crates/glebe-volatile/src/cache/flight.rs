@@ -1,4 +1,4 @@
-//! [`Flight`]: lets threads wait for a change of an item. It hands waiters a value that the cache
+//! [`Flight`] lets threads wait for a change of an item, and gives them a value that the cache
 //! could not keep.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub(super) type Handed<V> = Arc<Vec<V>>;
 #[derive(Debug)]
 enum State<V> {
     UnderWay,
-    /// Without a value the waiters look again.
+    /// Without a value, the waiters look up the key again.
     Landed(Option<Handed<V>>),
 }
 
@@ -32,7 +32,7 @@ impl<V> Flight<V> {
         self.woken.notify_all();
     }
 
-    /// The caller must not hold the cache's lock.
+    /// Blocks, so the caller must not hold the cache's lock.
     pub(super) fn wait(&self) -> Option<Handed<V>> {
         let mut state = lock(&self.state);
         loop {

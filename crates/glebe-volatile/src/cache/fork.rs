@@ -1,6 +1,6 @@
 //! Keeps the tables of caches consistent across fork(2).
 //!
-//! Lock order: the list of caches, then each cache. The child forgets items that other threads were
+//! Lock order: the list of caches, then each cache. The child removes items that other threads were
 //! building or moving. Pins of other threads remain.
 //!
 //! # Safety
@@ -27,7 +27,7 @@ trait Held {
     fn follow_fork(&mut self);
 }
 
-/// The guard is dropped first.
+/// The guard is dropped before the table.
 struct HeldTable<K: 'static, V: 'static> {
     guard: MutexGuard<'static, Table<K, V>>,
     _table: Arc<Mutex<Table<K, V>>>,
@@ -56,7 +56,7 @@ struct AllHeld {
     list: Option<StaticMutexGuard<'static, List>>,
 }
 
-// SAFETY: the guards stay with the forking thread: see the file's head.
+// SAFETY: the forking thread makes and drops the guards.
 unsafe impl Send for AllHeld {}
 
 static HELD: StaticMutex<AllHeld> = StaticMutex::new(AllHeld { tables: Vec::new(), list: None });
@@ -82,7 +82,7 @@ where
 
 impl Drop for ListedTable {
     fn drop(&mut self) {
-        // Without fork steps the list may stay locked forever.
+        // In a child cloned without fork steps, the list may stay locked.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr().cast::<()>().addr() != self.0);
@@ -108,7 +108,6 @@ fn child() {
 fn release(first: impl Fn(&mut Box<dyn Held>)) {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.tables.iter_mut().for_each(first);
-    // A table that ends here ends after `HELD` is released; the list is released last.
     let tables = std::mem::take(&mut held.tables);
     let list = held.list.take();
     drop(held);

@@ -1,5 +1,5 @@
-//! Lookups: a hit pins, a marked entry is unmarked first, and a miss builds or returns nothing. A
-//! thread waits for a moving or building item without the cache's lock, then looks again.
+//! Lookups: a hit unmarks a marked item and pins it; a miss builds or returns nothing. A thread
+//! waits for a moving or building item without the cache's lock.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -23,7 +23,8 @@ enum Rescued<'a, K: Hash + Eq, V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// Returns the pinned entry of a key; `None` if it is missing, being built or lost.
+    /// Returns the pinned entry of a key; `None` if it is missing, being built, lost, or cannot be
+    /// unmarked.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>>
     where
         K: Borrow<Q>,
@@ -58,11 +59,12 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     }
 
     /// Returns the pinned entry of a key, or builds its value: `build` gets `count` zeros. If
-    /// several threads miss a key, one builds and the others wait. Without room or
-    /// [`refills`](super::CacheOptions::refills) the value is built in ordinary memory and not
-    /// kept. An existing entry keeps its length.
+    /// several threads miss a key, one builds and the others wait. If there is
+    /// no room, or [`refills`](super::CacheOptions::refills) are withheld now, the value is built
+    /// in ordinary memory and not kept. An existing entry keeps its length, whatever `count` is.
     ///
-    /// A builder may use the cache, except for its own key. If it fails or panics, a waiter builds.
+    /// A builder may use the cache, except for its own key. If the builder fails or panics, a
+    /// waiting thread builds.
     ///
     /// # Errors
     /// [`BuildError::Builder`], [`BuildError::TooLong`], [`BuildError::Recursion`],
@@ -157,7 +159,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Rescued::Whole(entry)
     }
 
-    /// Starts a rebuild of a lost item by this thread. Returns `None` if it may not be kept.
     fn begin_again(&self, id: Id, count: usize) -> Option<Extent> {
         let mut table = self.lock()?;
         let item = table.item(id);
@@ -167,7 +168,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         item.phase = Phase::Building(thread::current().id());
         let (place, flight) = (item.place, item.flight.take());
         drop(table);
-        // Lookups that do not build need not wait for this builder.
+        // Wakes the waiters, because `get` need not wait for this builder.
         flight.inspect(|flight| flight.land(None));
         self.counts.add(Counter::Rebuilds, 1);
         place

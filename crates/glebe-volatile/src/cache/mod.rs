@@ -2,11 +2,11 @@
 //!
 //! A cache owns a region and a [`Table`] of each entry's pages. An entry that lost a page is lost
 //! as a whole. Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`], because a
-//! hit of a marked entry costs an unmark and a mark, several times a read. Entries stop being hot
-//! in the order of arrival, except those used since.
+//! hit of a marked entry costs an unmark and a mark, several times a read. The entry hot for
+//! longest is marked first, unless it was used since.
 //!
-//! Lock: one, never held during a builder or a system call. The `Hash`, `Eq` and `Clone` of keys
-//! run under it and must not call the cache.
+//! Lock: one, held during no builder and no call on the region. The `Hash`, `Eq` and `Clone` of
+//! keys run under it and must not call the cache.
 
 mod building;
 mod bytes;
@@ -43,7 +43,7 @@ use glebe_os::units::{Bytes, Pages};
 use stats::{Counter, Counts};
 use table::{Id, Table};
 
-/// Values by key that the kernel may take, and that are built again later.
+/// Values by key that the kernel may free, and that are built again when needed.
 ///
 /// | what you have | what to use |
 /// |---|---|
@@ -74,7 +74,7 @@ use table::{Id, Table};
 /// nothing.
 #[derive(Debug)]
 pub struct Cache<K, V> {
-    /// Dropped first: forks find the lock by it.
+    /// Dropped first, because forks find the table through this entry.
     _entry: fork::ListedTable,
     region: Arc<Region>,
     table: Arc<Mutex<Table<K, V>>>,
@@ -101,7 +101,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         &self.region
     }
 
-    /// Returns the bytes of addresses.
+    /// Returns the bytes of addresses for kept values.
     #[must_use]
     pub fn addresses(&self) -> Bytes {
         self.region.len()
@@ -113,7 +113,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         self.region.engine()
     }
 
-    /// Returns the number of entries, with lost ones; 0 where the lock cannot be taken.
+    /// Returns the number of entries, lost ones included; 0 in a process cloned without the C
+    /// library.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().map_or(0, |table| table.len())
@@ -133,7 +134,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// Marks all entries without pins, for programs that become idle.
+    /// Marks all unpinned entries, for programs that become idle.
     pub fn offer_all(&self) {
         self.offer(0);
     }
@@ -183,8 +184,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         gone.flight.inspect(|flight| flight.land(None));
     }
 
-    /// Returns true if the place may be used again: it is marked, or unmarked if the kernel refused
-    /// the mark, for example for locked memory.
+    /// Marks and drops a place. Returns true if the place can be reused: it is dropped, or unmarked
+    /// after a refusal (locked memory).
     fn release(&self, place: Extent) -> bool {
         let range = range_of(place);
         let marked = self.region.mark(range.clone(), Priority::LOWEST);
@@ -211,7 +212,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// Returns `None` where the lock may never be released.
+    /// Returns `None` in a process cloned without the C library, where the lock may stay locked.
     #[inline]
     fn lock(&self) -> Option<MutexGuard<'_, Table<K, V>>> {
         if atfork::is_without_steps() {
@@ -222,8 +223,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// Makes a cache with default options. Addresses cost 8 bytes a page, so they may cover most of
-    /// the machine's memory.
+    /// Makes a cache with default options. Addresses cost little, so they may cover most of the
+    /// machine's memory.
     ///
     /// # Errors
     /// As [`CacheOptions::build`].
@@ -231,7 +232,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Self::options().build(addresses)
     }
 
-    /// Removes an entry. Returns true if it existed. Pins keep the value.
+    /// Removes an entry. Returns true if it existed. An [`Entry`] in use keeps its value.
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -259,7 +260,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
 }
 
 impl<K, V> Drop for Cache<K, V> {
-    /// Leaks the table in a process cloned without the C library: it may be half changed.
+    /// Leaks the table in a process cloned without the C library, because it may be half changed.
     fn drop(&mut self) {
         if atfork::is_without_steps() {
             std::mem::forget(Arc::clone(&self.table));

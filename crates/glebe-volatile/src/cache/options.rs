@@ -19,7 +19,8 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_vmap::free_tree::{Classes, FreeTree};
 
-/// Default share of hot memory, at most [`HOT_MOST`].
+/// By default, one in this many bytes of the addresses or of a lower cap is hot, at most
+/// [`HOT_MOST`].
 const HOT_SHARE: u64 = 8;
 const HOT_MOST: Bytes = Bytes::mib(32);
 
@@ -47,14 +48,14 @@ impl<K, V> CacheOptions<K, V> {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Limits the bytes of all entries. A new entry then evicts the oldest of the lowest priority.
-    /// Default: no cap.
+    /// Limits the bytes of all entries. To stay below, a new entry evicts marked entries, oldest of
+    /// the lowest priority first. Default: no cap.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// Sets how many bytes of the last used, unpinned entries stay unmarked: the kernel cannot take
-    /// them. Default: an eighth of the addresses or of the cap, at most 32 MiB.
+    /// Sets how many bytes of the last used, unpinned entries stay unmarked, so the kernel cannot
+    /// take them. Default: an eighth of the addresses or of a lower cap, at most 32 MiB.
     pub fn hot(self, hot: Bytes) -> Self {
         Self { hot: Some(hot), ..self }
     }

@@ -1,5 +1,5 @@
-//! [`Table`]: the entries of a cache, their places and states. Makes no system call. Unit: base
-//! pages of the region. Lock: the cache's.
+//! [`Table`]: the entries of a cache, their places and states. Calls no region. Unit: base pages of
+//! the region. Lock: the cache's.
 //!
 //! ```text
 //! Building --> Safe --> Moving --> Marked --> Moving --> Safe or Building
@@ -7,9 +7,9 @@
 //!
 //! Invariants: a key leads to at most one item. Places do not overlap. A free place was never used
 //! or is marked, except if the kernel refused a mark, and for some after a fork
-//! ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is *young*, and
-//! once in a queue. A moving item belongs to one thread, which waits for no other item. Cost: O(1)
-//! for a hit of a safe item, else O(log n).
+//! ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is *young*: in
+//! the queue exactly once. A moving item belongs to one thread, which waits for no other item.
+//! Cost: O(1) for a hit of a safe item, else O(log n).
 
 mod waits;
 
@@ -31,7 +31,7 @@ pub(super) enum Phase {
     Building(ThreadId),
     Moving,
     Safe,
-    /// The number is the order of marks.
+    /// The number orders items by their marks.
     Marked(u64),
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Phase {
 pub(super) struct Item<K, V> {
     key: K,
     pub(super) phase: Phase,
-    /// `None` if the value is built in ordinary memory.
+    /// `None` before the item has a place, or if its value is in ordinary memory.
     pub(super) place: Option<Extent>,
     pub(super) count: usize,
     pub(super) priority: Priority,
@@ -61,7 +61,7 @@ impl<K, V> Item<K, V> {
 pub(super) enum Found {
     Nothing,
     Safe(Id),
-    /// Was marked; the caller moves it now.
+    /// The item was marked and now moves; the caller must finish the move.
     Marked(Id),
     Moving(Id),
     Building(Id),
@@ -70,7 +70,7 @@ pub(super) enum Found {
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) place: Option<Extent>,
-    /// Marked memory of evicted items outside the place.
+    /// Marked memory of evicted items outside `place`.
     pub(super) left_over: Vec<Extent>,
     pub(super) evicted: u64,
 }
@@ -114,7 +114,7 @@ impl<K, V> Table<K, V> {
         self.ids.len()
     }
 
-    /// Returns the pages of all, young and marked items.
+    /// Returns the pages of all items, of young items and of marked items.
     pub(super) fn pages(&self) -> (u64, u64, u64) {
         (self.kept_pages, self.young_pages, self.marked_pages)
     }
@@ -141,7 +141,7 @@ impl<K, V> Table<K, V> {
         item.is_used = true;
     }
 
-    /// Returns true if the caller must give the item up.
+    /// Returns true if the caller must call `Cache::give_up`.
     #[inline]
     pub(super) fn unpin(&mut self, id: Id) -> bool {
         let item = self.item(id);
@@ -168,8 +168,8 @@ impl<K, V> Table<K, V> {
         self.young.insert(turn, id);
     }
 
-    /// Takes the first young item for marking, if there are more than `most` young pages. Items
-    /// used since are queued again.
+    /// Takes the first young (safe, unpinned) item for marking, if there are more than `most` young
+    /// pages. Items used while queued are queued again.
     pub(super) fn oldest_young(&mut self, most: u64) -> Option<Id> {
         while self.young_pages > most {
             let (_, id) = self.young.pop_first()?;
@@ -179,7 +179,7 @@ impl<K, V> Table<K, V> {
                 self.line_up(id);
                 continue;
             }
-            // A pinned item is queued again by its unpin.
+            // The last unpin of a pinned item queues it again.
             let (is_free, pages) = (item.pins == 0, item.pages());
             self.young_pages -= pages;
             if is_free {
@@ -258,7 +258,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         K: Clone,
     {
         let id = self.unused.last().copied().unwrap_or(self.items.len());
-        // `clone` and `hash` of the key may panic; nothing has changed so far.
+        // `clone` and `hash` of the key may panic, so nothing has changed so far.
         self.ids.insert(key.clone(), id);
         if self.unused.pop().is_none() {
             self.items.push(None);
@@ -296,7 +296,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
             }
             let Some(gone) = self.first_to_go() else { return room };
             if let Some(place) = self.take_out(gone).place {
-                // The place's next item unmarks it before use, so a late drop of it finds no mark.
+                // A new item of the place unmarks it before use, so the late drop of `left_over`
+                // spares it.
                 self.put_back(place);
                 room.left_over.push(place);
             }
@@ -311,8 +312,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Returns true if the caller must give the item up; else the thread that pins, builds or moves
-    /// it ends it.
+    /// Removes the key. Returns true if the caller must call `Cache::give_up`.
     pub(super) fn begin_removal(&mut self, id: Id) -> bool {
         self.unlist(id);
         let item = self.item(id);
@@ -323,7 +323,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         goes
     }
 
-    /// In a child of fork, ends the items that threads other than `by` were building or moving.
+    /// Removes moving items, and items that threads other than `by` were building.
     pub(super) fn follow_fork(&mut self, by: ThreadId) {
         self.waits.clear();
         for id in 0..self.items.len() {
@@ -340,7 +340,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// The caller frees the place and wakes the waiters.
+    /// Removes an item. The caller frees its place and wakes its waiters.
     pub(super) fn take_out(&mut self, id: Id) -> Item<K, V> {
         self.unlist(id);
         if !matches!(self.item(id).phase, Phase::Building(_) | Phase::Moving) {

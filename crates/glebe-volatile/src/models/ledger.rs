@@ -9,7 +9,6 @@ use glebe_os::internal::sync::{MappedWord, Ordering};
 const HOLDERS: usize = 2;
 pub(crate) const CONTENTS: u64 = 7;
 
-/// Death of a purger in the call that frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Killed {
     Never,

@@ -26,7 +26,7 @@ fn ledger() -> Arc<Ledger> {
     Arc::new(Ledger::new(marked().0))
 }
 
-/// The kernel releases the lock of a killed purger.
+/// Unlocks after a kill too, because the kernel releases a killed purger's lock.
 fn purge(ledger: &Ledger, killed: Killed) {
     if !ledger.try_lock() {
         return;
@@ -173,7 +173,8 @@ fn a_pin_that_is_counted_late_keeps_nothing() {
     });
 }
 
-/// A thread that finishes for the purger mistakes a later pinner for an earlier one.
+/// If a purge were one step, a thread that finishes it for a killed purger would mistake a later
+/// pin for an earlier one.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_purge_in_one_step_cannot_be_finished() {

@@ -1,22 +1,22 @@
-//! [`Guard`]: settles touches of pages that the file lacks, in the SIGBUS handler.
+//! [`Guard`] resolves touches of pages that the file lacks, in the SIGBUS handler.
 //!
 //! Another process may cut an unsealed file, or its file system may be full. The handler then maps
-//! zeros over the missing pages and marks the ledger *broken* for good.
+//! zeros over the missing pages, and the ledger stays *broken*: calls fail.
 //!
-//! With `SharedOptions::sigbus` a touch of missing data raises SIGBUS. The handler gives a page to
-//! granules that are unmarked, or pinned by this process; the program sees the other touches. The
-//! guard counts this process's pins outside the file too: if only these counts hold a marked
-//! granule, another process changed the file, which becomes broken.
+//! With `SharedOptions::sigbus`, a touch of missing data raises SIGBUS. The handler gives a page to
+//! a granule that is unmarked or pinned by this process; it passes other touches to the program.
+//! The guard also counts this process's pins outside the file. If only these counts have a pin of a
+//! marked granule, another process changed the file, and the ledger becomes broken.
 //!
 //! ```text
 //! own count of a granule   process, 32 bits | pins, 32 bits: 0 pins for another process
 //! ```
 //!
-//! A sealed file without that option has no handler.
+//! A sealed file without `sigbus` has no handler.
 //!
 //! # Safety
-//! The handler uses `Watched`. The watches are dropped before it, and their drop waits for
-//! handlers. Only atomics refer to the pages that zeros replace.
+//! The handler uses `Watched`. The watches are dropped before `Watched` and wait for handlers. Only
+//! atomics and racing copies access the pages that zeros replace.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -88,9 +88,8 @@ impl Guard {
         Ok(Self { _watches: watches, watched, sigbus })
     }
 
-    /// Arms SIGBUS on touches in this process, if requested.
-    ///
-    /// If threads of a forked child join at once, the kernel refuses all but one (EBUSY).
+    /// Arms SIGBUS on touches of missing data, if the options ask for it. If threads of a forked
+    /// child join at once, the kernel refuses all but one (EBUSY).
     pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
         let Some(data) = self.watched.data.as_ref().filter(|_| self.sigbus) else {
             return Ok(joined);
@@ -161,7 +160,7 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
 impl Watched {
     fn give_zeros(&self, place: Range<usize>) -> Decision {
         self.ledger.break_down();
-        // SAFETY: the pages belong to a mapping of the ledger or the data: see the file's head.
+        // SAFETY: the pages are the ledger's or the data's, to which only atomics refer.
         match unsafe { fill::replace(place.start, place.len()) } {
             Ok(()) => Decision::Resume,
             Err(_) => Decision::Pass,

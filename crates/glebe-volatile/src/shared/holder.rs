@@ -1,12 +1,11 @@
-//! [`Membership`]: this process's place among the holders of the file.
+//! [`Membership`]: this process's holder number in the file.
 //!
 //! A *holder* is a number with a table of pins and a lock byte, which a mapping of its process
-//! keeps locked. A process joins by taking the lowest free number. The first holder unmarks every
-//! word. A join lock excludes other joins.
+//! keeps locked. A process joins by taking the lowest free number. If there is no holder, it first
+//! unmarks every word. The join lock excludes other joins.
 //!
-//! A forked child joins anew in its first call. If several threads join at once, all but one leave
-//! again: a thread must not wait for one that the fork may have left behind. The child leaks the
-//! parent's `Joined`.
+//! A forked child joins anew in its first call. If several of its threads join at once, all but one
+//! leave again. The child leaks the parent's `Joined`.
 //!
 //! # Safety
 //! `current` points to a box that only the drop of `Membership` frees, and is null only then.
@@ -27,7 +26,7 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits after a failed join: a tenth of a second in all.
+/// Waits for another thread's join after a failed one, about a tenth of a second in all.
 const TURNS: u32 = 120;
 
 #[derive(Debug)]
@@ -36,7 +35,7 @@ pub(super) struct Joined {
     pub(super) process: u32,
     /// Time of the join in microseconds.
     pub(super) since: u64,
-    /// Counted only with a quota.
+    /// Granules pinned, counted only with a quota.
     pinned: MappedWord,
     _armed: Option<Uffd>,
     tied: Tied,
@@ -72,7 +71,7 @@ impl Joined {
     #[inline]
     pub(super) fn discharge(&self, quota: u64) {
         if quota != NO_QUOTA {
-            // Another process can change the counts of pins, so this count may be 0.
+            // Another process can change the file's pin counts, so `pinned` may already be 0.
             let fewer = |pinned: u64| pinned.checked_sub(1);
             let _ = self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         }
@@ -97,7 +96,7 @@ impl Membership {
         (!joined.is_inherited()).then_some(joined)
     }
 
-    /// Joins a forked child, or returns the place of a thread that joined first.
+    /// Joins in a forked child, or returns the membership of a thread that joined first.
     #[cold]
     pub(super) fn join_anew(
         &self,
@@ -140,7 +139,6 @@ impl Drop for Membership {
 }
 
 pub(super) fn join(ledger: &Ledger) -> Result<Joined, Error> {
-    // Other processes may have freed allocated pages.
     ledger.forget_backed();
     let lock = Description::reopen(ledger.file().as_file())?;
     if !lock.lock(Layout::JOIN, PATIENCE)? {
@@ -162,7 +160,7 @@ fn join_locked(ledger: &Ledger) -> Result<Joined, Error> {
         }
         let tied = Tied::try_take(ledger.file().as_file(), Layout::holder_lock(holder))?;
         let Some(tied) = tied else { continue };
-        // The counts belong to the number's previous process.
+        // Clears the counts that the number's previous process left.
         ledger.clear_table(holder)?;
         let process = std::process::id();
         let since = uptime::micros();

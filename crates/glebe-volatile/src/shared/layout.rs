@@ -12,8 +12,9 @@
 //! locks     bytes that do not exist: join, purge, purger, one per holder
 //! ```
 //!
-//! Unit: bytes. The file is sparse. A process reads the header once, and accepts only a layout that
-//! follows from its numbers, so no later write by another process becomes an offset or a length.
+//! Unit: bytes. The file is sparse. A process reads the header once, and accepts only offsets that
+//! follow from the header's numbers, so no later write by another process becomes an offset or a
+//! length.
 
 use crate::Error;
 use glebe_os::internal::sys::page_size;
@@ -28,7 +29,7 @@ const JOINED_AT: u64 = HOLDERS_AT + HOLDERS_MAX as u64;
 pub(super) const NO_QUOTA: u64 = u64::MAX;
 pub(super) const HOLDERS_MAX: u32 = 128;
 const LOCKS_AT: u64 = 1 << 62;
-/// Most bytes before the data. Each process keeps one bit per page of them.
+/// Most bytes before the data, because each process keeps one bit per page of these.
 const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
 const _: () = assert!((JOINED_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);
@@ -37,13 +38,13 @@ const FENCE_PAGES: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Field {
-    /// In microseconds.
+    /// Time of the last mark or restore in microseconds.
     Clock,
     PurgedBytes,
     Purges,
-    /// Process number of a holder, a hint; 0 if its table is empty.
+    /// Process number of a holder, a hint; 0 if its table is unused.
     Process(u32),
-    /// In microseconds: tells processes of one number apart.
+    /// Join time in microseconds, to distinguish processes that had one holder number.
     Joined(u32),
 }
 
@@ -217,7 +218,7 @@ impl Layout {
     pub(super) const JOIN: u64 = LOCKS_AT;
     pub(super) const PURGE: u64 = LOCKS_AT + 1;
 
-    /// Locked by the file's claiming purger as long as it lives.
+    /// Lock byte of the purger that claimed the file.
     pub(super) const PURGER: u64 = LOCKS_AT + 2;
 
     pub(super) fn holder_lock(holder: u32) -> u64 {
@@ -266,7 +267,7 @@ mod tests {
                 if wrong != header {
                     match Layout::read(&wrong, total) {
                         Err(Error::BadFile { .. } | Error::Truncated { .. }) => {}
-                        // Another number of tables may end here too.
+                        // Another number of holders may lead to the same total.
                         Ok(other) => assert!(at == 5 && other.total == layout.total, "{other:?}"),
                         Err(error) => panic!("{at} {value:#x}: {error}"),
                     }

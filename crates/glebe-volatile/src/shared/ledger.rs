@@ -1,8 +1,8 @@
 //! [`Ledger`]: the mapped state of a shared file: header, words and counts.
 //!
 //! `touch` allocates a page before a write, so that a full file system causes an error and not
-//! SIGBUS. A reader of counts first asks the file whether they are a hole, because a read would
-//! fill it. Indices and lengths come only from the layout; words may hold anything. No lock.
+//! SIGBUS. A reader of counts first asks the file if they lie in a hole, which a read would fill.
+//! Indices and lengths come only from the layout; words may hold anything. No lock.
 //!
 //! # Safety
 //! A reference to a word points to an aligned place in the mapping, which lives as long as the
@@ -34,7 +34,6 @@ pub(crate) struct Ledger {
     store: Store,
     mapped: Mapping,
     backed: Box<[MappedWord]>,
-    /// Not 0 if the file lacked a page.
     broken: MappedWord,
 }
 
@@ -63,7 +62,7 @@ impl Ledger {
         self.mapped.addr()..self.mapped.addr() + self.mapped.len().as_usize()
     }
 
-    /// Runs in the signal handler.
+    /// Records that the file lacked a page or lost pins. Runs in the signal handler.
     pub(super) fn break_down(&self) {
         self.broken.store(1, Ordering::Relaxed);
     }
@@ -94,7 +93,7 @@ impl Ledger {
     pub(super) fn word_in(data: &Mapping, offset: u64) -> &MappedWord {
         assert!(offset % WORD == 0 && offset < data.len().get(), "a word at {offset:#x}");
         let at = data.as_ptr().wrapping_add(offset as usize);
-        // SAFETY: the word is inside the mapping, which begins at a page and lives as long as the
+        // SAFETY: the word is inside the mapping, which begins at a page and outlives the
         // reference. Only atomics and racing copies access it.
         unsafe { &*at.cast::<MappedWord>() }
     }
@@ -124,13 +123,13 @@ impl Ledger {
         self.field(Field::Process(holder)).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns true if a table may count a pin of a granule; a hole counts none.
+    /// Returns true if a table may count a pin of a granule. A hole counts no pins.
     pub(crate) fn has_counts(&self, holder: u32, index: u64) -> Result<bool, OsError> {
         let page = self.layout.counts_at(holder, index) / self.layout.page;
         if self.is_backed(page) {
             return Ok(true);
         }
-        // The caller's store must come before the kernel's look.
+        // Orders the purger's claim before the kernel's look at the file.
         fence(Ordering::SeqCst);
         let start = page * self.layout.page;
         let found = self.file.next_data(start, start + self.layout.page)?.is_some();
@@ -262,13 +261,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// The caller has the purge lock, and nobody is joined.
+    /// The caller has the purge lock, and no process has joined.
     pub(super) fn drop_tables(&self) -> Result<(), OsError> {
         let (at, len) = self.layout.tables();
         self.file.punch(at, len)
     }
 
-    /// Clears the bitmap: other processes may have freed pages.
+    /// Clears `backed`, because other processes may have freed pages.
     pub(super) fn forget_backed(&self) {
         self.backed.iter().for_each(|bits| bits.store(0, Ordering::Relaxed));
     }

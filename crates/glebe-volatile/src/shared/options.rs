@@ -3,7 +3,7 @@
 //! The creator writes the magic last, so that nobody opens an unfinished file.
 //!
 //! # Safety
-//! The caller of [`SharedOptions::over`] vouches for its memory.
+//! The caller of [`SharedOptions::over`] keeps its memory mapped.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -43,31 +43,33 @@ impl SharedOptions {
         Self { granule: None, holders: HOLDERS, pin_quota: None, sigbus: false }
     }
 
-    /// Sets the granule, the unit of marks, pins and losses: a power of two. Default and least: a
-    /// base page.
+    /// Sets the granule, the unit of marks, pins and losses: a power of two, at least a base page
+    /// (the default).
     pub fn granule(self, granule: Bytes) -> Self {
         Self { granule: Some(granule), ..self }
     }
 
-    /// Sets how many [`Shared`] of all processes can use the file, at most 128. Default: 64.
+    /// Sets how many [`Shared`] of all processes can use the file at once, at most 128. Default:
+    /// 64.
     pub fn holders(self, holders: u32) -> Self {
         Self { holders, ..self }
     }
 
-    /// Sets how much each process may pin at once. Default: no limit.
+    /// Sets how many bytes each [`Shared`] of a process may pin at once. Default: no limit.
     pub fn pin_quota(self, quota: Bytes) -> Self {
         Self { pin_quota: Some(quota), ..self }
     }
 
-    /// Makes an unpinned touch of a lost, marked page raise SIGBUS. Default: the touch finds zeros.
-    /// Needs userfaultfd. System calls on missing pages then fail with EFAULT. A file with this
-    /// option, or without seals, puts glebe's SIGBUS handler before the program's.
+    /// Makes a touch of a lost, marked page without a pin raise SIGBUS in this process. Default:
+    /// the touch finds zeros. Needs userfaultfd. System calls on missing pages then fail with
+    /// EFAULT. A file with this option, or without seals, installs glebe's SIGBUS handler in front
+    /// of the program's.
     pub fn sigbus(self, sigbus: bool) -> Self {
         Self { sigbus, ..self }
     }
 
-    /// Creates a file without a name, of `len` zero bytes, rounded up to granules. Others get it by
-    /// its [descriptor](Shared::fd).
+    /// Creates a file without a name, of `len` zero bytes, rounded up to granules. Other processes
+    /// open it by its [descriptor](Shared::fd).
     ///
     /// # Errors
     /// [`Error::BadOption`], [`Error::Empty`], [`Error::Beyond`], [`Error::HandlerCovered`],
@@ -91,7 +93,7 @@ impl SharedOptions {
         self.use_file(file, layout)
     }
 
-    /// Opens the file at `path`, no symbolic link except `/proc/PID/fd/N`.
+    /// Opens the file at `path`; the only symbolic link allowed is `/proc/PID/fd/N`.
     ///
     /// # Errors
     /// [`Error::UnsuitableFile`], [`Error::BadFile`], [`Error::Truncated`],
@@ -144,7 +146,7 @@ impl SharedOptions {
         classify_shared(&(addr..end), file.device()?)?;
         write_header(&file, &layout)?;
         let ledger = Arc::new(Ledger::with(file, layout, Store::Memory(addr))?);
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller keeps the memory mapped.
         let data = unsafe { Mapping::borrowed(addr, len) };
         let guard = Guard::new(&ledger, None, false)?;
         let membership = Membership::new(join(&ledger)?);

@@ -6,6 +6,6 @@ pub enum Order {
     /// First marked, first purged.
     #[default]
     Fifo,
-    /// Last marked, first purged, and before any of [`Order::Fifo`].
+    /// Last marked, first purged; all of these before those of [`Order::Fifo`].
     Lifo,
 }

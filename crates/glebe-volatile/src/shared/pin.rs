@@ -1,6 +1,6 @@
 //! [`Pin`]: granules that no purge takes.
 //!
-//! Offsets are bytes from the first pinned one. A forked child can only drop its parent's pins.
+//! Offsets are in bytes from the first pinned byte. A forked child can only drop its parent's pins.
 
 use super::holder::Joined;
 use super::layout::Field;
@@ -58,7 +58,7 @@ impl<'a> Pin<'a> {
             match try_pin(ledger, holder, index) {
                 Tried::Pinned { word, is_first } => {
                     if let Some(Err(error)) = is_first.then(|| self.joined.charge(layout.quota)) {
-                        // A pin that another thread made meanwhile keeps a charge.
+                        // If another thread has pinned the granule too, its pin keeps this charge.
                         self.joined.charge_beyond(layout.quota);
                         if unpin(ledger, holder, index) {
                             self.joined.discharge(layout.quota);
@@ -85,7 +85,7 @@ impl<'a> Pin<'a> {
         ledger.allocate(absent)?;
         for index in absent.start()..absent.end() {
             let _ = change(ledger.word(index), |word| {
-                // A granule claimed just now is present, and its purger will see the pin.
+                // A granule that a purger just claimed is present, and the purger will see the pin.
                 (!word.is_purging() && !word.is_present()).then(|| word.with_present())
             });
         }
@@ -98,16 +98,16 @@ impl<'a> Pin<'a> {
         Bytes::new((self.end - self.start) * self.shared.granule().get())
     }
 
-    /// Returns the pages, from the start of the data, that were lost at the pin.
+    /// Returns the pages, from the start of the data, that the pin found lost.
     #[must_use = "the contents of these pages are gone"]
     pub fn lost(&self) -> &Purged {
         &self.lost
     }
 
-    /// Ends the losses. Marked granules count as marked just now.
+    /// Ends the losses. Lost granules that are marked then count as just marked.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::Cloned`], [`Error::Truncated`], [`Error::PurgeUnderWay`].
+    /// [`Error::Forked`], [`Error::Truncated`], [`Error::PurgeUnderWay`], [`Error::Os`].
     pub fn restored(&self) -> Result<(), Error> {
         self.check()?;
         let ledger = self.shared.ledger();
@@ -120,11 +120,11 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// Copies bytes out, which others may change meanwhile.
+    /// Copies bytes out. Other processes may change the bytes during the copy.
     ///
     /// # Errors
-    /// [`Error::Beyond`] the pin; [`Error::Forked`], [`Error::Cloned`]; [`Error::Truncated`], which
-    /// leaves `buf` undefined.
+    /// [`Error::Beyond`] the pin; [`Error::Forked`]; [`Error::Truncated`], which leaves `buf`
+    /// undefined.
     #[inline]
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let at = self.place(offset, buf.len())?;
@@ -143,7 +143,7 @@ impl<'a> Pin<'a> {
         self.shared.whole()
     }
 
-    /// Returns the address of the first pinned byte. Use only references to atomics, because other
+    /// Returns the address of the first pinned byte. Make references only to atomics, because other
     /// processes may change the bytes.
     #[must_use]
     #[inline]

@@ -2,12 +2,11 @@
 //!
 //! A *pinner* increments its count in its process's table, then loads the granule's word. A
 //! *purger* claims the word, then looks at the tables. All four steps are sequentially consistent,
-//! so at least one sees the other: the pinner takes its count back and waits, or the purger gives
-//! the granule up. Without a pin the purger dooms the granule, whose bytes may then be freed. The
-//! next owner of a dead process's table clears its counts before it pins.
+//! so at least one sees the other: the pinner removes its count and waits, or the purger ends its
+//! claim. Without a pin the purger dooms the granule, whose bytes may then be freed. The next owner
+//! of a dead process's table clears its counts before it pins.
 //!
-//! Lock: [`claim`] and [`finish`] need the purge lock. Cost of a pin and an unpin: two exchanges
-//! and a load.
+//! Lock: [`claim`] and [`finish`] need the purge lock.
 
 use super::ledger::Ledger;
 use super::word::{change, Word};
@@ -22,12 +21,12 @@ const COUNT_BITS: u64 = u64::BITS as u64 / COUNTS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
-    /// `is_first`: the process had no other pin on the granule.
+    /// `is_first`: the holder had no other pin on the granule.
     Pinned {
         word: Word,
         is_first: bool,
     },
-    /// A purger takes the granule, or was killed meanwhile.
+    /// A purger is freeing the granule, or was killed while doing so.
     Purging,
     Exhausted,
 }
@@ -56,8 +55,7 @@ pub(crate) fn try_pin(ledger: &Ledger, holder: u32, index: u64) -> Tried {
     Tried::Pinned { word, is_first: count_of(before, index) == 0 }
 }
 
-/// Returns true if this was the process's last pin. A count of 0, written by another process,
-/// stays.
+/// Returns true if this was the holder's last pin of the granule.
 #[inline]
 pub(crate) fn unpin(ledger: &Ledger, holder: u32, index: u64) -> bool {
     let counts = ledger.counts(holder, index);
@@ -80,7 +78,6 @@ pub(crate) fn claim(ledger: &Ledger, index: u64, seen: Word) -> bool {
     seen.is_candidate() && word.compare_exchange(seen.0, seen.claimed().0, order, order).is_ok()
 }
 
-/// Returns true if a live process has the claimed granule pinned.
 pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     after_exchange();
     for holder in 0..ledger.holders() {
@@ -94,7 +91,8 @@ pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     Ok(false)
 }
 
-/// Frees doomed granules, and claimed ones without pins, also of a killed purger.
+/// Frees doomed granules and claimed ones without pins, also those of a killed purger. Returns how
+/// many.
 pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> {
     let mut doomed = Vec::new();
     for index in granules.start()..granules.end() {
@@ -116,7 +114,7 @@ pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> 
     Ok(gone)
 }
 
-/// Decides a claimed granule first.
+/// Dooms a claimed granule without pins; unclaims a pinned one. Returns true if it is doomed.
 fn is_doomed(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     let at = ledger.word(index);
     let word = Word(at.load(Ordering::SeqCst));

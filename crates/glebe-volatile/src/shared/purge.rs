@@ -1,7 +1,8 @@
 //! Purges: the choice of granules, and the lock that admits one purger at a time.
 //!
-//! A purge scans every word ever used, O(granules), and frees neighbours by one call. If the kernel
-//! refuses, the words are restored. Unit: granules. Lock: [`PurgeLock`], a byte of the file.
+//! A purge scans all pages of words in use, O(granules), and frees adjacent granules by one call.
+//! If the kernel refuses, the words are restored. Unit: granules. Lock: [`PurgeLock`], a byte of
+//! the file.
 
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
@@ -17,7 +18,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::files::ofd_lock::{is_locked, Description};
 use glebe_os::units::Bytes;
 
-/// Most bytes freed by one call, because pins wait for it.
+/// Most bytes freed by one call, or one larger granule, because pins wait for the call.
 const RUN_MAX: u64 = 8 << 20;
 
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl PurgeLock {
         Ok(freed)
     }
 
-    /// Frees granules without pins. Fails only before the first is freed.
+    /// Frees granules without pins. Returns how many; an error only if none was freed.
     pub(super) fn take_all(
         &self,
         ledger: &Ledger,
@@ -129,7 +130,7 @@ impl PurgeLock {
         let Some(granules) = Extent::new(first.index, run.len() as u64) else { return Ok(0) };
         let claimed: Vec<_> = run.iter().map(|(at, seen)| claim(ledger, at.index, *seen)).collect();
         self.finish(ledger, granules).inspect_err(|_| {
-            // Granules that are still purging have their bytes.
+            // Restores the words that are still purging, because their bytes were not freed.
             for ((at, seen), _) in run.iter().zip(claimed).filter(|(_, claimed)| *claimed) {
                 let _ = change(ledger.word(at.index), |word| word.is_purging().then_some(*seen));
             }

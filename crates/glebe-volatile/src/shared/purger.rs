@@ -1,5 +1,5 @@
-//! [`Purger`]: looks at a file that other processes use, and purges it. It does not join, so it
-//! keeps no file volatile. File contents are hints, never an offset or a length.
+//! [`Purger`] looks at a file that other processes use, and purges it. A purger does not join, so
+//! it does not prolong marks. File contents are hints, never an offset or a length.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -50,13 +50,13 @@ pub struct Holder {
 pub struct Look {
     /// Bytes of each priority that a purge could free; 0 without users.
     pub marked_bytes: [Bytes; Priority::COUNT],
-    /// Lowest key of each priority, purged first. Keys of files with the same clock are comparable.
+    /// Lowest key of each priority; its granule is purged first. Keys are comparable between files.
     pub oldest: [Option<u64>; Priority::COUNT],
-    /// Marked, present bytes of pinned granules.
+    /// Bytes of pinned granules, marked and present.
     pub pinned_bytes: Bytes,
     /// Processes that use the file now.
     pub holders: Vec<Holder>,
-    /// Pin quota of each process in bytes, if limited.
+    /// Pin quota of each [`Shared`](super::Shared) in bytes, if limited.
     pub quota: Option<Bytes>,
     /// Bytes freed by purges since the file was made.
     pub purged: Bytes,
@@ -92,8 +92,8 @@ impl Purger {
         })
     }
 
-    /// Claims the file until the drop, so that only one program looks after it. Returns true if
-    /// this purger has the claim.
+    /// Claims the file until the drop, so that only one purger manages it. Returns true if this
+    /// purger has the claim.
     ///
     /// # Errors
     /// [`Error::Cloned`], [`Error::Truncated`], [`Error::Os`].
@@ -115,13 +115,13 @@ impl Purger {
         self.ledger.file().as_file().as_fd()
     }
 
-    /// Returns the length of the data.
+    /// Returns the length of the data in bytes.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.ledger.layout().len()
     }
 
-    /// Returns the granule, the unit of purges.
+    /// Returns the bytes of a granule, the unit of purges.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         Bytes::new(self.ledger.layout().granule)
@@ -207,7 +207,6 @@ impl Purger {
             return Err(Error::Cloned);
         }
         self.ledger.whole()?;
-        // A process that joined may have freed table pages.
         self.ledger.forget_backed();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! [`Shared`]: the mapped data of a shared file, and the calls on it.
 //!
-//! Ranges are bytes in whole granules; runs of lost pages are base pages. Each granule changes by
-//! one exchange of its word.
+//! Ranges are bytes in whole granules; runs of lost pages are base pages. Each change of a granule
+//! is one exchange of its word.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -77,13 +77,13 @@ impl Shared {
         Self { membership, guard, data, ledger, counts: Counts::new() }
     }
 
-    /// Returns the length of the data.
+    /// Returns the length of the data in bytes.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.ledger.layout().len()
     }
 
-    /// Returns the granule, the unit of marks, pins and losses.
+    /// Returns the bytes of a granule, the unit of marks, pins and losses.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         self.ledger.layout().granule()
@@ -95,19 +95,20 @@ impl Shared {
         self.ledger.file().as_file().as_fd()
     }
 
-    /// Returns the address of the data. Make no reference to it: other processes may change it, and
-    /// purges may zero it. On a full tmpfs a touch of an unpinned page may raise SIGBUS.
+    /// Returns the address of the data. Make no reference to the data: other processes may change
+    /// it, and purges may zero it. On a full tmpfs a touch of an unpinned page may raise SIGBUS.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.data.as_ptr()
     }
 
-    /// Marks granules for purges. Marked ones keep their priority and order.
+    /// Marks granules, so that any process may purge them. Granules already marked keep their
+    /// priority and order.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::PurgeUnderWay`],
-    /// [`Error::Os`]; after a fork or clone the errors of [`Shared::pin`]. Part of the range may
-    /// then be marked.
+    /// [`Error::Truncated`], [`Error::Os`]; after a fork or clone the errors of [`Shared::pin`].
+    /// Part of the range may then be marked.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority, order: Order) -> Result<(), Error> {
         let granules = self.begin(&range)?;
         let time = tick(self.ledger.field(Field::Clock), uptime::micros());
@@ -139,8 +140,8 @@ impl Shared {
         Word(self.ledger.word(index).load(Ordering::SeqCst))
     }
 
-    /// Unmarks granules. Returns the lost pages that no unmark has returned, each to at least one
-    /// of several concurrent unmarks.
+    /// Unmarks granules. Returns the lost pages that were neither returned by an unmark nor
+    /// restored. Of several concurrent unmarks, at least one returns each loss.
     ///
     /// # Errors
     /// As [`Shared::mark`]. The next unmark then returns the losses.
@@ -155,7 +156,7 @@ impl Shared {
         for index in granules.start()..granules.end() {
             let told = |word: Word| (word.is_lost() && !word.is_marked()).then(|| word.unmarked());
             let told = change(self.ledger.word(index), told);
-            // If another call marked it again, this unmark and the next return the loss.
+            // If another call marked the granule again, this unmark and the next return the loss.
             if told.map_or_else(|now| now.is_lost(), |(was, _)| was.is_lost()) {
                 Extent::new(index, 1).into_iter().for_each(|one| push(&mut lost, one));
             }
@@ -166,8 +167,8 @@ impl Shared {
         Ok(purged)
     }
 
-    /// Gives granules memory and keeps them from purges until the drop. Makes no system call if
-    /// they are present and not purging.
+    /// Gives granules memory, and protects them from purges until the pin is dropped. Usually makes
+    /// no system call if they have memory and no purge is under way.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::PinsExhausted`],
@@ -211,7 +212,7 @@ impl Shared {
         Ok(Pages::new(pages))
     }
 
-    /// Returns this process's counters and the file's gauges; 0 if unreadable.
+    /// Returns this value's counters and the file's gauges; 0 for gauges that cannot be read.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let holder = self.joined().ok().map(|joined| joined.holder);

@@ -1,8 +1,9 @@
-//! Sheds granules for a reclaimer, always the oldest of a priority.
+//! Sheds granules for a reclaimer, the oldest of a priority first.
 //!
 //! [`Queue`] keeps the first candidates of one priority between sheds, because a scan of all words
-//! is O(granules). A purge checks each word again. Times are of the machine's clock; last in, first
-//! out counts as oldest. Lock: the queue's, before the purge lock.
+//! is O(granules). A purge checks each word again. Times are of the machine's clock; granules of
+//! [`Order::Lifo`](super::Order::Lifo) have negative times, so they count as oldest. Lock: the
+//! queue's, before the purge lock.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use glebe_os::internal::sync::{lock, First};
 use glebe_os::internal::sys::machine::uptime;
 use glebe_os::units::Bytes;
 
-/// Zero of the machine's clock, equal for all files.
+/// Instant when the machine's clock was 0, the same for all files.
 static ZERO: First<Instant> = First::new();
 
 fn zero() -> Instant {
@@ -25,18 +26,18 @@ fn zero() -> Instant {
     now.checked_sub(Duration::from_micros(uptime::micros())).unwrap_or(now)
 }
 
-/// Rest after a look, in lengths of that look.
+/// Rest without a look after a look, as a multiple of the look's duration.
 const REST: u32 = 8;
-/// Longest rest: a look may be slow only for lack of a processor.
+/// Longest rest, because a look may have been slow only for lack of a processor.
 const REST_MAX: Duration = Duration::from_millis(500);
 
-/// A piece that a purge takes next. Pieces sort in the order of purging.
+/// A granule that a purge takes next. Values sort in the order of purging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Next {
-    /// Priority of the piece.
+    /// Priority of the granule.
     pub priority: Priority,
-    /// Place within the priority, comparable between files.
+    /// Place within the priority; lower keys go first. Comparable between files.
     pub key: u64,
     /// Length in bytes.
     pub len: Bytes,
@@ -49,7 +50,7 @@ pub(super) struct Queue {
     took: Duration,
     sheddable: ByLevel<Bytes>,
     oldest: ByLevel<Option<i64>>,
-    /// The first candidates of `level`. More may follow `behind`.
+    /// Priority of the candidates in `first`. More candidates may follow after `behind`.
     level: Option<Priority>,
     first: VecDeque<(Candidate, Word)>,
     behind: Option<Candidate>,
@@ -104,8 +105,8 @@ impl Queue {
 }
 
 impl Purger {
-    /// Returns the pieces that a purge of `target` bytes would take, in order, the last perhaps in
-    /// part.
+    /// Returns the granules that a purge of `target` bytes, rounded up to granules, would take, in
+    /// order.
     ///
     /// # Errors
     /// As [`Purger::look`].
@@ -133,7 +134,7 @@ impl Purger {
         Ok(next)
     }
 
-    /// Returns the bytes that a shed could free, by priority.
+    /// Returns the bytes that a shed could free, by priority, from a look that may be old.
     #[doc(hidden)]
     pub fn sheddable(&self) -> [Bytes; Priority::COUNT] {
         let (queue, begin) = (&mut *lock(&self.queue), Instant::now());
@@ -143,7 +144,7 @@ impl Purger {
         }
         queue.forget();
         let look = self.look().unwrap_or_default();
-        // Words may claim more memory than the file has.
+        // Limits the bytes, because words may claim more memory than the file has.
         let mut there = self.ledger().file().allocated().unwrap_or(Bytes::ZERO);
         queue.sheddable = look.marked_bytes.map(|marked| {
             let marked = marked.min(there);
@@ -156,15 +157,14 @@ impl Purger {
         queue.sheddable
     }
 
-    /// Returns when the oldest granule of a priority was marked, as far as known.
     #[doc(hidden)]
     pub fn oldest(&self, priority: Priority) -> Option<Instant> {
         let queue = lock(&self.queue);
         queue.oldest[priority.place()].map(|micros| queue.time(micros))
     }
 
-    /// Purges up to `most` bytes of a priority, oldest first. All but the first are marked by
-    /// `until`.
+    /// Purges up to `most` bytes of a priority, rounded up to granules, oldest first. Stops at
+    /// granules marked after `until`, except those of the first mark.
     #[doc(hidden)]
     pub fn shed(
         &self,

@@ -1,4 +1,5 @@
-//! Statistics: counters of this process, and gauges of the file for all processes, except `pinned`.
+//! Statistics: counters of this process, and gauges of the file. `pinned` counts only this
+//! process's pins.
 
 use super::ledger::Ledger;
 use super::word::Word;

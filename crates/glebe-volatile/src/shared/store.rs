@@ -1,11 +1,11 @@
-//! [`Store`]: the place of the data: the file behind the state, or the caller's shared memory.
+//! [`Store`] says where the data is: in the file after the state, or in the caller's shared memory.
 //!
 //! Unit: bytes of the data, whole pages. MADV_REMOVE frees memory for every process that maps it.
-//! mincore(2) misses swapped-out pages.
+//! mincore(2) misses swapped-out pages, so [`Store::data`] does.
 //!
 //! # Safety
-//! The caller keeps its memory mapped as long as the store lives. The ledger's words decide which
-//! bytes may be lost.
+//! The caller of `SharedOptions::over` keeps its memory mapped while the store exists. The ledger's
+//! words decide which bytes may be lost.
 #![allow(unsafe_code)]
 
 use glebe_os::error::OsError;
@@ -36,7 +36,7 @@ impl Store {
         match self {
             Self::File(start) => file.punch(start + at, len),
             Self::Memory(addr) => {
-                // SAFETY: in the caller's memory; nobody relies on these bytes.
+                // SAFETY: in the caller's memory; the words allow the loss.
                 unsafe { advise(addr + at as usize, Bytes::new(len), Advice::Remove) }
             }
         }

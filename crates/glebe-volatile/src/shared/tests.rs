@@ -130,7 +130,7 @@ fn what_was_restored_is_young_and_marks_are_not_renewed() {
 #[test]
 fn what_was_written_without_a_pin_is_found_by_the_mark() {
     let shared = made();
-    // SAFETY: in this test's own file.
+    // SAFETY: the byte is in this test's own file.
     #[allow(unsafe_code)]
     unsafe {
         shared.as_ptr().add(at(5).as_usize() + 7).write_volatile(1);
@@ -330,7 +330,8 @@ fn numbers_say_how_the_file_stands() {
     assert!(stats.to_string().contains("marked"));
 }
 
-/// The kernel takes allocated, untouched granules for holes and looks at each one.
+/// Without the fence, a search would look at each untouched granule of the data, because the kernel
+/// takes such granules for holes.
 #[test]
 fn a_search_for_state_ends_before_the_data() {
     let shared = Shared::options().holders(1).create(at(GRANULES)).unwrap();

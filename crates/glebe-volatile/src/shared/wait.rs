@@ -1,7 +1,8 @@
 //! Waits for a purger, and finishes its purge if it was killed.
 //!
-//! A waiter polls the word, because a purger notifies nobody, and later also tries the purge lock,
-//! which is free if the purger is dead. [`PATIENCE`] limits the wait for a stopped purger.
+//! A waiter polls the word, because a purger notifies nobody. After a millisecond it also tries the
+//! purge lock, which is free if the purger is dead. [`PATIENCE`] limits the wait for a stopped
+//! purger.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,8 @@ pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result
     Ok(())
 }
 
-/// Returns the word before, or the word that `with` refused.
+/// Changes the word when no purge of the granule is under way. Returns the word before, or the word
+/// that `with` refused.
 pub(super) fn change_idle(
     ledger: &Ledger,
     index: u64,

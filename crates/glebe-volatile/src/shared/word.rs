@@ -10,13 +10,13 @@
 //! ```
 //!
 //! *present*: the granule may hold memory. *lost*: its contents are gone, and no unmark has
-//! returned the loss. Only the holder of the purge lock changes a purging word. After a kill
-//! another purger continues: a claim may be undone; a doom must be carried out, because the bytes
-//! may be gone.
+//! returned the loss. Only the holder of the purge lock changes a purging word. After a kill,
+//! another purger continues: it may undo a claim, but must carry out a doom, because the bytes may
+//! be gone.
 //!
 //! *key*: the lower key is purged first: `CENTRE + t` for first in, first out, `CENTRE - t` for
-//! last in, first out. `t` is the mark's time in microseconds, always above the last mark's. Any 64
-//! bits are valid: no offset or length comes from them.
+//! last in, first out. `t` is the mark's time in microseconds, up to its limit greater than the
+//! last mark's. Any 64 bits are valid: no offset or length comes from them.
 
 use super::Order;
 use crate::Priority;
@@ -41,7 +41,7 @@ pub(crate) struct Word(pub(crate) u64);
 pub(crate) struct Key(u64);
 
 impl Key {
-    /// `time` is a result of [`tick`].
+    /// `time` comes from [`tick`].
     pub(crate) fn new(order: Order, time: u64) -> Self {
         let time = time.min(CENTRE - 1);
         match order {
@@ -62,7 +62,7 @@ impl Key {
         self.0
     }
 
-    /// Returns the mark's time; negative for last in, first out.
+    /// Returns the mark's time in microseconds; negative for last in, first out.
     pub(crate) fn micros(self) -> i64 {
         self.0 as i64 - CENTRE as i64
     }
@@ -72,7 +72,7 @@ pub(super) fn micros_of(key: u64) -> i64 {
     Key(key).micros()
 }
 
-/// Returns the next mark's time, and stores it in the file's clock.
+/// Returns the next mark's time in microseconds, and stores it in the file's clock.
 pub(crate) fn tick(clock: &MappedWord, now: u64) -> u64 {
     let next = |last: u64| now.max(last.saturating_add(1)).min(CENTRE - 1);
     let done = clock.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
@@ -130,12 +130,12 @@ impl Word {
         Self(self.with_key(key, priority).0 | MARKED | found)
     }
 
-    /// Unmarks; the loss was returned.
+    /// Removes mark and loss, after the loss was returned.
     pub(crate) fn unmarked(self) -> Self {
         Self(self.0 & PRESENT)
     }
 
-    /// Unmarks; a loss stays.
+    /// Removes the mark. A loss stays.
     pub(crate) fn ended(self) -> Self {
         Self(self.0 & (PRESENT | LOST))
     }
@@ -144,7 +144,7 @@ impl Word {
         Self(self.0 | PRESENT)
     }
 
-    /// Ends the loss. A marked word keeps priority and order.
+    /// Ends the loss. A marked word gets a new time, and keeps priority and order.
     pub(crate) fn restored(self, time: u64) -> Self {
         let renewed = self.with_key(Key::new(self.key().order(), time), self.priority());
         Self(if self.is_marked() { renewed.0 } else { self.0 } & !LOST)

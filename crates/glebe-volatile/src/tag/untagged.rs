@@ -1,19 +1,19 @@
 //! [`Tag`] marks long runs without tags, so that it touches none of their words.
 //!
 //! `MADV_FREE` clears the accessed and dirty bits. In a virtual machine, setting them at the next
-//! touch takes longer than the rest of an unmark. So the page tables show the losses: holes and
-//! shared pages of zeros. `MADV_POPULATE_WRITE` makes the other pages dirty, which keeps them. The
-//! thread's count of page faults tells if this filled a page freed since the look.
+//! touch takes longer than the rest of an unmark. So an unmark looks for losses in the page tables:
+//! holes and shared pages of zeros. `MADV_POPULATE_WRITE` makes the other pages dirty, which keeps
+//! them. The thread's count of page faults shows whether the call filled a page freed since the
+//! look.
 //!
-//! If the count changed or a call is refused, each page of the chunk is read. An exchange of a
-//! nonzero word for itself keeps the page. A page of zeros is reported lost.
+//! If the count changed or a call is refused, the unmark reads each page. An exchange of a nonzero
+//! word for itself keeps the page. A page of zeros counts as lost.
 //!
-//! A write to a lost page goes unseen, so only a region's own memory is marked without tags. Only
-//! `PAGEMAP_SCAN` identifies the page of zeros. Lock: the region's. Cost of an unmark: as in
-//! `scan`.
+//! A write to a lost page goes unseen, so only a region's own memory is marked without tags. The
+//! kernel must have `PAGEMAP_SCAN`, because only that identifies the page of zeros.
 //!
 //! # Safety
-//! As in the engine's file.
+//! The pages are the region's, and marked or about to be marked.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -30,11 +30,11 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 const WINDOW: Bytes = Bytes::mib(32);
-/// As in `scan`; also bounds the pages read if one was lost.
+/// Bytes per populate call. If the call fails or meets a missing page, the unmark reads the whole
+/// chunk.
 const CHUNK: Bytes = Bytes::mib(4);
 
 impl Tag {
-    /// Brings swapped pages in first, or the kernel would drop them at once.
     pub(super) fn offer_untagged(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         self.untagged.set(pages);
         if swap {
@@ -88,7 +88,8 @@ impl Tag {
         })
     }
 
-    /// The pages were read before.
+    /// Returns a page without a tag that is or may be lost. A page present now was present during
+    /// the caller's read.
     pub(super) fn lost_untagged(&self, pages: Extent) -> Result<Option<u64>, OsError> {
         for run in self.untagged.runs_in(pages) {
             let Some(runs) = self.residences(run)? else { return Ok(Some(run.start())) };
@@ -122,7 +123,7 @@ impl Tag {
     #[inline]
     pub(super) fn advise(&self, pages: Extent, advice: Advice) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
+        // SAFETY: in the region's mapping; its owner accepts the loss of marked contents.
         unsafe { advise(addr, len, advice) }
     }
 }

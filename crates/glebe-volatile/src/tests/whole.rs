@@ -1,10 +1,10 @@
-//! Tests huge pages of the *tag* engine: split, shared and taken while marked.
+//! Tests huge pages of the *tag* engine that the kernel splits or takes while marked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Also returns the base pages of a huge page.
+/// Makes a region of two huge pages, and returns how many base pages each has.
 fn make() -> Option<(Region, u64)> {
     let region = match Region::options().engine(Engine::Tag).huge(true).build(bytes(1)) {
         Ok(one) => Region::options().engine(Engine::Tag).huge(true).build(one.len() + one.len()),
@@ -42,7 +42,7 @@ fn mark(region: &Region) {
     region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
 }
 
-/// The kernel joins pages only if nobody else uses them.
+/// Retries, because the kernel joins pages only if nobody else uses them.
 fn mark_in_huge(region: &Region) -> bool {
     for _ in 0..20 {
         write_all(region);
@@ -79,7 +79,7 @@ fn expect_all(region: &Region, lost: &[Extent]) {
 }
 
 fn touch(region: &Region, page: u64) {
-    // SAFETY: inside the region; a read of marked memory finds whatever is there.
+    // SAFETY: the byte is inside the region.
     let word = unsafe { region.as_ptr().add(bytes(page).as_usize()).read_volatile() };
     assert_eq!(word, 0);
 }
@@ -90,9 +90,9 @@ fn a_mark_leaves_all_words() {
     mark(&region);
     let mut word = [0; 8];
     for page in [0, 1, each - 1, each, each + 1] {
-        // SAFETY: inside the region.
+        // SAFETY: the word is inside the region.
         let at = unsafe { region.as_ptr().add(bytes(page).as_usize()) };
-        // SAFETY: as above; nobody writes it.
+        // SAFETY: as above; nobody writes the word.
         unsafe { at.copy_to(word.as_mut_ptr(), word.len()) };
         assert_eq!(word, contents(page, 0)[..8], "page {page} has a tag of its own");
     }

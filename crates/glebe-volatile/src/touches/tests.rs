@@ -36,7 +36,6 @@ struct Source {
     last: MappedWord,
 }
 
-/// Supplies even pages only.
 unsafe extern "C" fn give(offset: u64, len: usize, data: *const ()) -> *const u8 {
     // SAFETY: the test's `Source`, which outlives the region.
     let source = unsafe { &*data.cast::<Source>() };
@@ -81,12 +80,12 @@ fn a_touch_is_refilled_and_a_read_is_told() {
 fn an_unmarked_hole_is_zeros() {
     let source = Source { bytes: vec![], calls: MappedWord::new(0), last: MappedWord::new(0) };
     let data = ptr::from_ref(&source).cast();
-    // SAFETY: as above.
+    // SAFETY: `give` only counts, and `source` outlives the region.
     let options = unsafe { Region::options().engine(Engine::Scan).on_lost(give, data) };
     let Some(region) = region(options) else { return };
-    // SAFETY: a page of the region, without references.
+    // SAFETY: the page is the region's and has no references.
     unsafe { advise(region.addr() + pages(3).as_usize(), page(), Advice::DontNeed) }.unwrap();
-    // SAFETY: a mapped page.
+    // SAFETY: the page is mapped.
     let read = |i: u64| unsafe { region.as_ptr().add(pages(i).as_usize()).read_volatile() };
     assert_eq!((read(2), read(3), read(4)), (3, 0, 5));
     assert_eq!(source.calls.load(Ordering::SeqCst), 0);
@@ -96,7 +95,7 @@ fn an_unmarked_hole_is_zeros() {
 fn pages_are_read_touched_and_lost_at_once() {
     const ENOUGH: u64 = 200;
     unsafe extern "C" fn number(offset: u64, len: usize, data: *const ()) -> *const u8 {
-        // SAFETY: eight pages, each full of its number, which outlive the region.
+        // SAFETY: inside eight pages that outlive the region.
         unsafe { data.cast::<u8>().add(offset as usize / len * len) }
     }
     let bytes: Vec<u8> = (1..=8u8).flat_map(|i| vec![i; page().as_usize()]).collect();
@@ -138,7 +137,7 @@ fn pages_are_read_touched_and_lost_at_once() {
         });
         for i in (0..8).cycle().take_while(|_| !done()) {
             let at = region.addr() + pages(i).as_usize();
-            // SAFETY: a marked page.
+            // SAFETY: the page is marked.
             unsafe { advise(at, page(), Advice::DontNeed) }.unwrap();
         }
     });

@@ -50,7 +50,7 @@ fn what_is_not_kept_is_built_once_for_all_who_wait() {
     for cache in caches(Bytes::mib(4), &Words::options().refills(refills.clone())) {
         refills.withhold(Duration::from_secs(3600));
         let (builds, kept) = stampede(&cache);
-        // A late thread builds for itself.
+        // A thread that looks up the key after a build builds again.
         let stats = cache.stats();
         assert!(builds < THREADS && kept == 0, "{builds} {kept}");
         assert_eq!((stats.not_kept, stats.handed), (builds, THREADS - builds));

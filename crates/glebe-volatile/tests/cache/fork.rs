@@ -76,7 +76,7 @@ fn children_of_a_busy_process_can_use_the_cache() {
                         let entry = cache.get_or_build(key, LEN, build(key)).unwrap();
                         assert!(is_of(&entry, key));
                         drop(entry);
-                        // Removals cause builds, which must not block a fork.
+                        // Removals cause more builds, which must not block a fork.
                         cache.remove(&(key / 2));
                     }
                 });

@@ -1,4 +1,3 @@
-//! Tests caches in volatile memory: threads, failing builders, forks, memory pressure.
 #![allow(unsafe_code)] // Safety: each module that makes children states its reasons.
 
 mod builders;

@@ -1,5 +1,5 @@
-//! Tests a cache with more addresses than its memory cgroup allows: values stay right, and the
-//! kernel kills no process.
+//! Tests a cache with more bytes of addresses than its memory cgroup allows: values stay right, and
+//! the kernel kills no process.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn in_group(group: &Path) {
         let stats = cache.stats();
         println!("{:?}\n{stats}", cache.engine());
         stats.check().unwrap();
-        // Addresses sufficed, so the kernel took the missing entries.
+        // No entry was evicted, so the kernel took the missing ones.
         assert!(stats.purges > 0 && stats.evicted == 0 && cache.len() as u64 == KEYS);
         let whole = (0..KEYS).filter(|key| cache.get(key).is_some()).count() as u64;
         assert!(whole * 4 > LIMIT.get() / (LEN as u64 * 8) && whole < KEYS, "{whole}");

@@ -1,5 +1,5 @@
-//! Tests threads that look up, build, remove, offer and lose at once. Held entries never change.
-//! Two threads build a key at once only after a removal.
+//! Tests threads that look up, build, remove, mark and drop entries at once. Entries in use never
+//! change. Two threads build one key at once only after a removal.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

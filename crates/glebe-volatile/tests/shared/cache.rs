@@ -30,7 +30,6 @@ fn cache_of(granules: u64, options: SharedCacheOptions) -> SharedCache {
     SharedCache::over(Arc::new(shared), options).unwrap()
 }
 
-/// Opens the cache like another process.
 fn other(cache: &SharedCache, options: SharedCacheOptions) -> SharedCache {
     let copy = cache.shared().fd().try_clone_to_owned().unwrap();
     SharedCache::over(Arc::new(Shared::options().adopt(copy).unwrap()), options).unwrap()
@@ -45,7 +44,6 @@ fn value_of(key: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Returns the correct value of `key`, up to two pages.
 fn right(key: u64) -> Vec<u8> {
     let most = at(2).as_usize() - 16;
     value_of(key, (key.wrapping_mul(2_654_435_761) % most as u64) as usize)
@@ -103,7 +101,7 @@ trait LenPages {
 }
 
 impl LenPages for Vec<u8> {
-    /// Counts key and checksum too.
+    /// Includes the entry's key and checksum.
     fn len_pages(&self) -> Pages {
         Bytes::new(self.len() as u64 + 16).pages_up(page_size())
     }
@@ -190,7 +188,6 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Compares the caches of two processes with a map.
     #[test]
     fn a_cache_is_a_map_that_forgets(steps in prop::collection::vec(any::<(u8, u8)>(), 1..200)) {
         let first = cache_of(200, options());
@@ -204,7 +201,7 @@ proptest! {
                     map.insert(key, true);
                 }
                 3 | 4 => {
-                    // Six keys never fill a set, so no entry is displaced.
+                    // A set has eight slots and at most seven keys exist, so no entry is displaced.
                     prop_assert_eq!(look(cache, key), map.get(&key) == Some(&true));
                 }
                 5 => {
@@ -296,7 +293,6 @@ fn a_stampede_builds_once() {
     assert_eq!(built, KEYS, "{}", cache.stats());
 }
 
-/// In round 1 a new process takes over the killed builder's number.
 #[test]
 fn a_killed_builder_is_not_waited_for() {
     glebe_testing::alone!();
@@ -313,7 +309,7 @@ fn a_killed_builder_is_not_waited_for() {
         });
         child.link.hear();
         child.kill();
-        // The lowest free number was the child's.
+        // This holder gets the lowest free number, which was the child's.
         let _next = (round == 1).then(|| other(&cache, options()));
         let begin = Instant::now();
         cache.get_or_build(b"key", &mut value, |_| Ok::<_, ()>(())).unwrap();
@@ -325,7 +321,7 @@ fn a_killed_builder_is_not_waited_for() {
     assert_eq!(cache.stats().not_kept, 0);
 }
 
-/// Kills children at random moments; `GLEBE_KILLS` sets their number.
+/// Kills children at random moments; `GLEBE_KILLS` sets how many.
 #[test]
 fn processes_killed_as_they_write_leave_nothing_wrong() {
     glebe_testing::alone!();
@@ -358,7 +354,7 @@ fn processes_killed_as_they_write_leave_nothing_wrong() {
     (0..40).for_each(|key| assert_eq!(build(&cache, key), right(key)));
     println!("{hits} hits");
     assert!(hits > 100 && cache.stats().waited == 0, "{}", cache.stats());
-    // Dead processes hold no slots.
+    // Every value was kept, so dead processes hold no slots.
     assert_eq!(cache.stats().not_kept, 0);
     cache.stats().check().unwrap();
 }
@@ -420,13 +416,13 @@ fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
     };
     cache.get_or_build(&3_u64.to_ne_bytes(), &mut value, forks).unwrap();
     assert!(look(&cache, 1) && look(&cache, 2) && look(&cache, 3));
-    // This builder forks, so it returns twice.
+    // This builder forks, so it returns in both processes.
     let (mut pid, mut status) = (-1, -1);
     let splits = |value: &mut Vec<u8>| {
         // SAFETY: the child makes no more calls than a child of `Process`.
         pid = unsafe { libc::fork() };
         if pid > 0 {
-            // SAFETY: `pid` is the child, `status` a local. The child ends first.
+            // SAFETY: `pid` is the child, and `status` is a local.
             assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         }
         fill_in(value, &right(4))
@@ -468,7 +464,7 @@ fn a_file_that_holds_something_else_or_no_set_is_refused() {
         let is_bad = matches!(error, Error::BadFile { .. }) && error.to_string().contains(what);
         assert!(is_bad, "{error}");
     }
-    // A creator killed after the magic leaves this.
+    // A creator killed after it wrote the magic leaves this header.
     let shared = make(100);
     let pin = shared.pin(range(0, 1)).unwrap();
     pin.write(Bytes::ZERO, b"glebeshc").unwrap();
@@ -504,7 +500,6 @@ fn creators_at_once_make_one_cache() {
 }
 
 fn spoil(file: &File, from: u64, len: u64, random: &mut u64) {
-    // Packs a turn, a phase, and a length or holder.
     let state = |turn: u64, phase: u64, low: u64| (turn << 34) | (phase << 32) | low;
     let noise = |random: &mut u64| match seed(random) % 4 {
         0 => state(seed(random), seed(random) % 3, seed(random) % 20_000),
@@ -518,7 +513,6 @@ fn spoil(file: &File, from: u64, len: u64, random: &mut u64) {
     }
 }
 
-/// Overwrites index, entries and state while the cache is used.
 #[test]
 fn a_spoilt_index_costs_misses_and_nothing_else() {
     let cache = cache_of(64, options().patience(Duration::from_millis(2)));
@@ -531,7 +525,7 @@ fn a_spoilt_index_costs_misses_and_nothing_else() {
         scope.spawn(|| {
             let mut random = 1;
             while goes_on() {
-                // Skips the header, which is read only once.
+                // Skips the cache's header, which each cache reads only once.
                 spoil(&file, data + 128, at(1).get() - 128, &mut random);
                 if seed(&mut random) % 8 == 0 {
                     spoil(&file, data + 128, at(60).get(), &mut random);

@@ -1,4 +1,4 @@
-//! Tests unsuitable files, and files that are cut in use.
+//! Tests unsuitable files, and files that are cut while they are used.
 //!
 //! # Safety
 //! System calls use descriptors of this test; the byte written is mapped.
@@ -14,7 +14,6 @@ use glebe_volatile::{Error, Purger};
 use super::*;
 use glebe_testing::steered::{Process, SteeredEnd};
 
-/// A directory on tmpfs, removed when dropped.
 pub struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -46,7 +45,6 @@ fn memfd(flags: libc::c_uint) -> Option<File> {
     }
 }
 
-/// Returns why users and purgers refuse the file.
 fn refused(file: &File) -> String {
     let copy = || OwnedFd::from(file.try_clone().unwrap());
     let error = Shared::options().adopt(copy()).unwrap_err();
@@ -88,7 +86,6 @@ fn what_is_no_file_in_memory_is_refused() {
     if let Some(huge) = memfd(libc::MFD_HUGETLB) {
         assert!(refused(&huge).contains("not on tmpfs"));
     }
-    // This file is on a disk if the scratch directory is on one.
     let disk = File::options().read(true).write(true).create_new(true).open(path("disk")).unwrap();
     refused(&disk);
     match Shared::options().create_at(&path("made"), at(1)) {
@@ -163,7 +160,6 @@ fn a_file_at_a_path_is_made_once_and_opened_by_others() {
     assert!(matches!(fourth, [Ok(_), Err(Error::NoHolderLeft { holders: 3 })]));
 }
 
-/// Lengths that each cut off another part first.
 fn cuts(len: u64) -> [u64; 4] {
     let page = page_size().bytes().get();
     [0, 1, len - page, len / 2]
@@ -175,7 +171,7 @@ fn who_uses_a_file_that_is_cut_is_told_and_lives() {
     let Some(dir) = Tmpfs::new("cut") else { return };
     for nth in 0..4 {
         let path = dir.join(&format!("cut-{nth}"));
-        // Runs in a child, because a bad touch kills the process.
+        // Runs in a child, because an unhandled SIGBUS kills the process.
         let child = Process::start(|_| {
             let shared = Shared::options().create_at(&path, at(64)).unwrap();
             fill(&shared);
@@ -196,11 +192,11 @@ fn who_uses_a_file_that_is_cut_is_told_and_lives() {
             is_cut(shared.purge(at(64), Priority::HIGHEST).map(drop).unwrap_err());
             is_cut(shared.drop_now(range(0, 64)).map(drop).unwrap_err());
             is_cut(pin.restored().unwrap_err());
-            // The purger uses less of the file, so it may succeed.
+            // The purger touches less of the file, so its calls may succeed.
             _ = purger.look().map_err(is_cut);
             _ = purger.purge(at(64), Priority::HIGHEST).map_err(is_cut);
             _ = shared.stats();
-            // SAFETY: the memory is mapped while `shared` lives.
+            // SAFETY: the memory is mapped while `shared` exists.
             unsafe { shared.as_ptr().add(buf.len()).write_volatile(1) };
             let next = Shared::options().open(&path).unwrap_err();
             assert!(matches!(next, Error::Truncated { .. } | Error::BadFile { .. }), "{next}");
@@ -218,7 +214,6 @@ fn nobody_cuts_a_file_without_a_name() {
     }
 }
 
-/// Seals the file against writing while it is used.
 #[test]
 fn what_was_sealed_meanwhile_keeps_all() {
     let file = memfd(libc::MFD_ALLOW_SEALING).unwrap();
@@ -247,7 +242,6 @@ fn what_was_sealed_meanwhile_keeps_all() {
     assert!(shared.unmark(range(0, 4)).unwrap().is_empty());
 }
 
-/// Hides `/proc`, so that no file can be opened anew.
 #[test]
 fn a_file_that_cannot_be_opened_anew_is_refused() {
     glebe_testing::alone!();

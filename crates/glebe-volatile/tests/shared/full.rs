@@ -13,7 +13,6 @@ use glebe_volatile::{Error, Purger};
 use super::*;
 use glebe_testing::steered::{Process, SteeredEnd};
 
-/// Mounts a tmpfs that only this process sees.
 fn mount(dir: &Path, pages: u64) -> bool {
     let dir = std::ffi::CString::new(dir.to_str().unwrap()).unwrap();
     let options = std::ffi::CString::new(format!("nr_blocks={pages}")).unwrap();
@@ -53,7 +52,7 @@ fn on_a_full_file_system_calls_fail_and_purges_make_room() {
         }
         link.tell(1);
         let path = scratch.path().join("file");
-        // State words and tables do not fit into the tmpfs.
+        // The words and tables of all granules do not fit into the tmpfs.
         let shared = Shared::options().holders(4).create_at(&path, at(1 << 20)).unwrap();
         let purger = Purger::open(&path).unwrap();
         let full = |error: Error| match error {
@@ -67,7 +66,7 @@ fn on_a_full_file_system_calls_fail_and_purges_make_room() {
         assert!(count > 16, "{count} granules fit");
         shared.mark(range(0, count), Priority::NORMAL, Order::Fifo).unwrap();
         fs::write(scratch.path().join("rest"), vec![1; at(64).as_usize()]).unwrap_err();
-        // The state of these granules has no page yet.
+        // The words of these granules have no page yet.
         full(shared.pin(range(1 << 19, 1)).map(drop).unwrap_err());
         full(shared.mark(range(1 << 18, 1), Priority::NORMAL, Order::Fifo).unwrap_err());
         full(shared.unmark(range(1 << 17, 1)).map(drop).unwrap_err());

@@ -1,5 +1,5 @@
-//! Kills a process at every step of a join, a purge, a pin and an unmark. Other processes are never
-//! blocked, and see each granule as purged or whole.
+//! Kills a process at every step of joins, purges, pins, marks and unmarks. Other processes are
+//! never blocked, and find each granule purged or whole.
 
 #[cfg(feature = "faults")]
 mod at_every_step {
@@ -8,7 +8,7 @@ mod at_every_step {
     use crate::shared::*;
     use glebe_testing::steered::{Process, SteeredEnd};
 
-    /// Kills a child before each step of `body`, and then runs `look`. Returns the number of steps.
+    /// Runs `body` in one child per step, killed before that step, and then `look`.
     fn kill_at_every_step(
         make: impl Fn() -> Shared,
         body: impl Fn(&Shared),
@@ -67,8 +67,7 @@ mod at_every_step {
                 assert_eq!(purger(shared).look().unwrap().holders.len(), 1, "step {nth}");
             },
         );
-        // The steps: joining, locking, and for each of two runs claiming its granules, marking them
-        // as doomed, freeing them and marking them as purged.
+        // The child joins, locks, and claims, dooms and frees granules in two runs: over 25 steps.
         assert!(steps > 25, "{steps} steps");
     }
 

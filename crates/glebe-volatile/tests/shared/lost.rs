@@ -1,7 +1,7 @@
-//! Tests touches of lost granules in programs that asked for a signal.
+//! Tests touches of lost granules in programs that use the `sigbus` option.
 //!
 //! # Safety
-//! Touched bytes are mapped; children die only where expected.
+//! Touched bytes are mapped.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ fn options() -> SharedOptions {
     Shared::options().sigbus(true)
 }
 
-/// Returns `None` where userfaultfd is refused.
+/// Returns `None` if the kernel refuses userfaultfd.
 fn told(granules: u64) -> Option<Shared> {
     match options().create(at(granules)) {
         Ok(shared) => {
@@ -32,7 +32,7 @@ fn told(granules: u64) -> Option<Shared> {
 }
 
 fn touch(shared: &Shared, granule: u64) -> u8 {
-    // SAFETY: the memory is mapped while `shared` lives.
+    // SAFETY: the memory is mapped while `shared` exists.
     unsafe { shared.as_ptr().add(at(granule).as_usize()).read_volatile() }
 }
 
@@ -41,7 +41,7 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
     glebe_testing::alone!();
     let Some(shared) = told(4) else { return };
     for lost in [false, true] {
-        // A child that has not joined reads zeros.
+        // A child that has not joined reads zeros of a lost granule.
         for joins in [false, true] {
             let child = Process::start(|_| {
                 if joins {
@@ -53,7 +53,7 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
             let end = if dies { SteeredEnd::Signal(libc::SIGBUS) } else { SteeredEnd::Exit(0) };
             assert_eq!(child.end(), end, "lost {lost}, joins {joins}");
             if lost && !joins {
-                // That touch gave the granule a page again.
+                // The child's touch gave the granule a page, which only a new mark finds.
                 shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
                 _ = shared.unmark(range(1, 1)).unwrap();
                 shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
@@ -102,7 +102,6 @@ fn a_page_in_use_goes_from_every_process() {
     assert_eq!(end, SteeredEnd::Signal(libc::SIGBUS));
 }
 
-/// Zeroes all pin counts and punches the data from outside.
 #[test]
 fn pins_that_somebody_uncounted_end_no_reader() {
     glebe_testing::alone!();
@@ -112,7 +111,7 @@ fn pins_that_somebody_uncounted_end_no_reader() {
         let (file, total) = super::program::file_of(&shared);
         let page = at(1).get();
         let state = total - shared.len().get();
-        // Counts begin after header and words; the last two pages hold none.
+        // The counts begin after the header and the words, and end before the fence.
         let counts = vec![0; (state - 4 * page) as usize];
         file.write_all_at(&counts, 2 * page).unwrap();
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -124,7 +123,6 @@ fn pins_that_somebody_uncounted_end_no_reader() {
         assert!(matches!(read, Err(Error::Truncated { .. })), "{read:?}");
         let written = pin.write(at(3), &bytes);
         assert!(matches!(written, Err(Error::Truncated { .. })), "{written:?}");
-        // A touch through the pointer succeeds too.
         assert_eq!(touch(&shared, 4), 0);
         drop(pin);
     });
@@ -141,7 +139,6 @@ fn a_pinned_page_that_somebody_took_is_there_again() {
     assert_eq!((byte, touch(&shared, 1)), ([0], 0));
 }
 
-/// Punches a granule out of the file.
 fn take(shared: &Shared, granule: u64) {
     let (file, total) = super::program::file_of(shared);
     let offset = total - shared.len().get() + at(granule).get();
@@ -151,8 +148,8 @@ fn take(shared: &Shared, granule: u64) {
     assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) }, 0);
 }
 
-/// The SIGBUS handler must use the descriptor and number of the thread that joined, not of a thread
-/// that lost the race.
+/// The SIGBUS handler must use the descriptor and holder number of the thread whose join won the
+/// race.
 #[test]
 fn touches_are_settled_after_threads_of_a_child_joined_at_once() {
     glebe_testing::alone!();

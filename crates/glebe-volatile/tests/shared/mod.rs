@@ -1,4 +1,3 @@
-//! Tests shared volatile memory through the public interface.
 #![allow(unsafe_code)] // Safety: each module states its reasons.
 
 mod cache;
@@ -30,7 +29,6 @@ fn runs(purged: &Purged) -> Vec<(u64, u64)> {
     purged.runs().iter().map(|run| (run.start(), run.len())).collect()
 }
 
-/// Creates a file of marked granules. Each holds its number plus one.
 fn filled(granules: u64) -> Shared {
     let shared = Shared::options().create(at(granules)).unwrap();
     fill(&shared);

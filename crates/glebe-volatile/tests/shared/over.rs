@@ -1,7 +1,7 @@
-//! Tests the program's own memory, shared between its processes.
+//! Tests the program's own memory, shared with its children.
 //!
 //! # Safety
-//! The mappings outlive all values made of them.
+//! The mappings outlive all `Shared` made of them.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

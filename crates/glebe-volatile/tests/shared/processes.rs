@@ -1,7 +1,7 @@
-//! Tests pins and holder places of processes that are killed, forked, cloned, executed or stopped.
+//! Tests pins and holder numbers of processes that are killed, forked, cloned, executed or stopped.
 //!
 //! # Safety
-//! Children follow the rules of `process`; system calls use this test's own file.
+//! Children follow the rules of [`Process`]; system calls use this test's own file.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -15,9 +15,8 @@ use glebe_testing::steered::{signal, sleep_on, Process, SteeredEnd};
 /// Offset of the byte that a joining process locks.
 const JOIN: i64 = 1 << 62;
 
-/// Drops a child's inherited copy.
 fn drop_copy<T>(of: &T) {
-    // SAFETY: the child uses the value no more, and ends by `_exit`.
+    // SAFETY: the child does not use the value again, and ends by `_exit`.
     drop(unsafe { std::ptr::read(of) });
 }
 
@@ -39,14 +38,12 @@ fn a_killed_process_has_no_pin_though_its_child_lives() {
     assert_eq!(purge_all(&shared), at(5));
     assert_eq!(purger(&shared).look().unwrap().holders.len(), 2);
     pinner.kill();
-    // The kill frees the pinned granules at once.
     assert_eq!(purge_all(&shared), at(3));
     assert_eq!(purger(&shared).look().unwrap().holders.len(), 1);
     signal(child, libc::SIGKILL);
     assert_eq!(runs(&shared.unmark(range(0, 8)).unwrap()), [(0, 8)]);
 }
 
-/// Reuses the holder number of killed processes 200 times.
 #[test]
 fn whoever_comes_after_a_killed_process_has_none_of_its_pins() {
     glebe_testing::alone!();
@@ -103,7 +100,6 @@ fn a_forked_child_has_pins_of_its_own() {
     assert_eq!(purge_all(&shared), at(2));
 }
 
-/// Kills a parent whose child has or has not made a call.
 #[test]
 fn a_child_uses_the_file_from_its_first_call_on() {
     glebe_testing::alone!();
@@ -139,7 +135,7 @@ fn pins_end_with_the_program() {
         link.tell(0);
         link.hear();
         let (path, stay) = (c"/bin/sleep".as_ptr(), c"1000".as_ptr());
-        // SAFETY: constants, and a list that ends with null.
+        // SAFETY: the strings are constants, and the list ends with null.
         unsafe { libc::execl(path, path, stay, std::ptr::null::<libc::c_char>()) };
     });
     program.link.hear();
@@ -186,7 +182,7 @@ fn a_join_ends_although_another_process_is_stopped_at_its_own() {
     let stopped = Process::start(|link| {
         let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
         let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
-        // SAFETY: an all-zero `flock` is valid, and only read.
+        // SAFETY: an all-zero `flock` is valid, and the kernel only reads it.
         unsafe {
             let mut lock: libc::flock = std::mem::zeroed();
             lock.l_type = libc::F_WRLCK as libc::c_short;

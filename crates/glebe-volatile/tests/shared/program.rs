@@ -1,7 +1,6 @@
-//! Runs a byte string as calls on a shared file, and writes it over the file's state.
+//! Runs a byte string as calls on a shared file, and writes the string over the file's state.
 //!
-//! The header's layout stays correct, else the file would be refused. Everything that changes
-//! (words, counts, clock) is overwritten, also between calls.
+//! The header's layout stays correct, else the file would be refused.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -12,14 +11,13 @@ use glebe_os::units::{Bytes, Pages};
 use glebe_volatile::{Order, Priority, Purger, Shared};
 
 pub const GRANULES: u64 = 24;
-/// Offset of the header's changing words, in bytes.
+/// Offset of the header's first changing word, in bytes.
 const CHANGING: u64 = 9 * 8;
 
 fn at(granule: u64) -> Bytes {
     Pages::new(granule).bytes(page_size())
 }
 
-/// Overwrites the changing state.
 pub fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
     if program.is_empty() {
         return;
@@ -36,7 +34,7 @@ pub fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
     }
 }
 
-/// Opens the file like another process; returns its length too.
+/// Opens the file as another process would. Returns the file and its length in bytes.
 pub fn file_of(shared: &Shared) -> (File, u64) {
     let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
     let file = File::options().read(true).write(true).open(path).expect("its own file");
@@ -44,7 +42,6 @@ pub fn file_of(shared: &Shared) -> (File, u64) {
     (file, total)
 }
 
-/// Runs a string as a program of calls.
 pub fn run(program: &[u8]) {
     let options = || Shared::options().holders(3).pin_quota(at(GRANULES));
     let shared = options().create(at(GRANULES)).expect("memory");
@@ -73,7 +70,6 @@ pub fn run(program: &[u8]) {
     }
     drop(pins);
     let _ = shared.stats().to_openmetrics();
-    // The length and the layout did not change.
     assert_eq!(file.metadata().expect("an open file").len(), total);
     drop(Purger::adopt(copy()).expect("the layout stays"));
 }

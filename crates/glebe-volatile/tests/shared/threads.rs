@@ -10,11 +10,10 @@ use super::*;
 
 const GRANULES: u64 = 8;
 const USUAL: Duration = Duration::from_millis(350);
-/// Time limit for `ENOUGH`, even on a busy machine.
+/// Time limit for `ENOUGH` freed granules on a busy machine.
 const GRACE: Duration = Duration::from_secs(30);
 const ENOUGH: u64 = 100;
 
-/// A pinner must never find another granule's byte or a hole.
 #[test]
 fn what_threads_have_pinned_is_whole() {
     let shared = filled(GRANULES);

@@ -11,7 +11,6 @@ use glebe_testing::stressed::{in_child, page_buffer, ChildEnd};
 
 const FORK_EVERY: Duration = Duration::from_millis(200);
 
-/// Forks until `time` is over, up to `GRACE` longer if a region has shown nothing.
 pub(super) fn fork_until(shared: &Shared, time: Duration) {
     let begin = Instant::now();
     let is_over = || {
@@ -29,8 +28,8 @@ pub(super) fn fork_until(shared: &Shared, time: Duration) {
     }
 }
 
-/// Forks a child that unmarks all. With `rest`, no thread is within a step, so the child knows all
-/// contents; without, its calls must only succeed.
+/// Forks a child that unmarks all owned pages. With `rest`, no owner is within a step, so the child
+/// knows all contents. Without `rest`, its calls must only succeed.
 fn fork(shared: &Shared, rest: bool) {
     let mut page = page_buffer();
     let alone = rest.then(|| shared.step.write());
@@ -47,7 +46,6 @@ fn fork(shared: &Shared, rest: bool) {
 
 const FAILED: u8 = 16;
 
-/// Returns a bit for each kind of fault in a child.
 fn faults(ground: &Ground, bytes: &mut [u8], rest: bool) -> u8 {
     let own = ground.own();
     let Ok(purged) = ground.region.unmark(range(0, own)) else { return FAILED };

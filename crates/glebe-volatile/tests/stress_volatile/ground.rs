@@ -1,10 +1,11 @@
-//! [`Ground`] is a region of the stress, with the expected contents of its owned pages.
+//! [`Ground`] is a region under stress, with the oracle of its owned pages.
 //!
-//! All grounds live in one child under one limit, so a fork inherits every kind. Unit: pages.
+//! All grounds exist in one process under one limit, so a forked child inherits every kind. Unit:
+//! pages.
 //!
 //! # Safety
-//! Adopted memory lives as long as the process; only the region's calls access it. The refill's
-//! page is set before the region is made and never changes.
+//! Adopted memory stays mapped until the process ends; only the region's calls access it. The
+//! refill's page is set before the region is made and never changes.
 
 use std::fmt;
 use std::ptr;
@@ -19,21 +20,17 @@ use glebe_volatile::{Engine, Region};
 use super::oracle::{Oracle, REFILL};
 use super::Counts;
 
-/// The kind of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Own memory in base pages, also used by sharers.
+    /// Own memory in base pages; sharer threads use a part.
     Own,
-    /// Own memory in huge pages.
     Huge,
-    /// The caller's memory.
     Over,
-    /// Own memory, whose callback refills touched pages.
+    /// Own memory; with *scan*, a callback refills lost pages when touched.
     Refilled,
 }
 
 impl Kind {
-    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Own, Self::Huge, Self::Over, Self::Refilled];
 }
 
@@ -44,19 +41,17 @@ pub(super) struct Ground {
     pub(super) oracle: Oracle,
     /// Pages that are marked together.
     pub(super) grain: u64,
-    /// Pages of a chunk, which has one owner.
+    /// Pages of a chunk. Each chunk has one owner.
     pub(super) chunk: u64,
     pub(super) chunks: u64,
     pub(super) owners: u64,
-    /// Keeps readers away while set.
     pub(super) left_alone: AtomicBool,
     shown: AtomicBool,
-    /// The most pages seen in huge pages.
+    /// Most base pages seen in huge pages.
     huge_pages: AtomicU64,
 }
 
 impl Ground {
-    /// Makes a region of `kind` with `extra` pages behind the owned ones.
     pub(super) fn new(kind: Kind, engine: Engine, extra: u64) -> Self {
         let page = page_size();
         let grain = match kind {
@@ -105,24 +100,20 @@ impl Ground {
         }
     }
 
-    /// Records whether the owner's `counts` show something.
     pub(super) fn show(&self, counts: &Counts) {
         if counts.shown_nothing(self.kind, self.region.engine()).is_none() {
             self.shown.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if the kernel took some pages and left others.
     pub(super) fn has_shown(&self) -> bool {
         self.shown.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of owned pages.
     pub(super) fn own(&self) -> u64 {
         self.chunk * self.chunks
     }
 
-    /// Returns the first page of each chunk of an owner.
     pub(super) fn chunks_of(&self, owner: u64) -> Vec<u64> {
         let chunks = 0..self.chunks;
         chunks
@@ -131,7 +122,6 @@ impl Ground {
             .collect()
     }
 
-    /// Updates `huge_pages` from `AnonHugePages` (proc_pid_smaps(5)).
     pub(super) fn look_for_huge_pages(&self) {
         let from = self.region.addr();
         let to = from + self.region.len().as_usize();
@@ -150,13 +140,12 @@ impl Ground {
         self.huge_pages.fetch_max(pages, Ordering::Relaxed);
     }
 
-    /// Copies a page by plain loads. Only for regions that refill.
     pub(super) fn touch(&self, page: u64, bytes: &mut [u8]) {
         const WORD: usize = size_of::<u64>();
         assert!(self.kind == Kind::Refilled && page < self.own() && bytes.len() == whole());
         let at = self.region.addr() + Pages::new(page).bytes(page_size()).as_usize();
         for (nth, word) in bytes.chunks_exact_mut(WORD).enumerate() {
-            // SAFETY: inside the region, aligned, and only read, atomically; a loss is refilled.
+            // SAFETY: inside the region, aligned, and only read; a loss is refilled.
             let value = unsafe { AtomicU64::from_ptr((at + nth * WORD) as *mut u64) };
             word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
         }
@@ -177,6 +166,5 @@ fn whole() -> usize {
 static PAGE: OnceLock<Vec<u8>> = OnceLock::new();
 
 unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *const u8 {
-    // `PAGE` was set before, so this neither allocates nor locks.
     PAGE.get().filter(|page| page.len() >= len).map_or(ptr::null(), |page| page.as_ptr())
 }

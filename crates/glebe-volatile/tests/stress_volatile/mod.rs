@@ -1,16 +1,12 @@
 //! Stresses regions: threads mark, write, read and unmark while the kernel takes pages.
 //!
-//! In a memory cgroup, one thread reads a file longer than the limit, another allocates and frees.
-//! Regions of every [`Kind`] exist at once. *Owners* mark any run of their own pages, unmark,
-//! write, read and drop; each page that they unmark is reported lost and empty, or holds their last
-//! version. A *reader* reads all these pages in every way, and sees changes of state in the page's
-//! word of the `oracle`; a refilled page is right up to some byte, and then holds the callback's
-//! bytes. *Sharers* mark and unmark overlapping runs of common pages; sometimes one checks them:
-//! each empty page must have been reported to a sharer. *Forked* children unmark inherited pages.
+//! *Owners* mark, unmark, write, read and drop runs of their own pages. Each page that they unmark
+//! is reported lost and empty, or holds its last version. A *reader* reads the owned pages and
+//! finds changes in the `oracle`. *Sharers* mark and unmark overlapping runs of common pages. At
+//! times a sharer checks that each empty page was reported to a sharer.
 //!
-//! A run shows nothing of a region that lost no page, or every page: it is prolonged, and then
-//! repeated. Reported losses may exceed the kernel's count (`pglazyfreed`, machine-wide) only by a
-//! leeway. Seeds are fixed; the interleaving is not. `GLEBE_STRESS_SECONDS` sets the duration per
+//! A run proves nothing about a region that lost no page, every page, or with a callback refilled
+//! none. The test prolongs the run, then repeats it. `GLEBE_STRESS_SECONDS` sets the duration per
 //! engine. Units: pages.
 #![allow(unsafe_code)] // Safety: see `ground` and `stressed`.
 
@@ -43,46 +39,41 @@ use glebe_testing::turn::Turn;
 use ground::{Ground, Kind};
 
 const LIMIT: Bytes = Bytes::mib(96);
-/// Bytes of the file: several times the limit.
+/// Bytes of the file: four times the limit.
 const FILE: Bytes = Bytes::mib(384);
-/// Bytes that fit into the limit beside all regions, unmarked and copied by a fork.
+/// Bytes allocated at once. They fit into the limit beside all regions, even if these are unmarked
+/// and a fork copies them.
 const ANON: Bytes = Bytes::mib(8);
 const ANON_REST: Duration = Duration::from_millis(2);
 const SHARERS: u64 = 2;
 /// Pages of sharers, behind the owners' pages.
 const SHARED: u64 = 1024;
-/// Most losses per page that the kernel counts as taken; it can miss parts of a split huge page.
+/// Most reported losses per page that the kernel counts as freed; it can miss parts of a split huge
+/// page.
 const LEEWAY: f64 = 1.25;
 const USUAL: Duration = Duration::from_millis(1500);
-/// Extra time while a region has shown nothing.
+/// Extra time while a region has not both lost and kept pages.
 const GRACE: Duration = Duration::from_secs(40);
-/// Attempts, because the kernel may take nothing from a region.
+/// Most attempts, because the kernel may take nothing from a region.
 const ATTEMPTS: usize = 3;
 const COUNTS: &str = "/proc/vmstat";
 const GROUP: &str = "GLEBE_TEST_CGROUP";
-/// Exit status of a child that has shown nothing.
 const NOTHING_SHOWN: i32 = 3;
 
 #[derive(Clone, Debug, Default)]
 struct Counts {
     /// Pages that held the right contents at their unmark.
     intact_pages: u64,
-    /// Pages that the kernel took.
     purged_pages: u64,
-    /// Pages that a callback refilled.
     refilled_pages: u64,
     /// Pages without their last write that were not reported lost.
     lost_writes: u64,
-    /// Pages with an older version.
     stale_reads: u64,
-    /// Lost pages that were reported intact.
     false_intact: u64,
-    /// Pages reported lost that were not.
     false_purged: u64,
 }
 
 impl Counts {
-    /// Returns why these counts show nothing, if so.
     fn shown_nothing(&self, kind: Kind, engine: Engine) -> Option<&'static str> {
         let refills = kind == Kind::Refilled && engine == Engine::Scan;
         match self {
@@ -113,9 +104,9 @@ impl Counts {
 }
 
 struct Shared {
-    /// In the order of [`Kind::ALL`]; the first also has sharers.
+    /// Regions in the order of [`Kind::ALL`]. The first also has sharers.
     grounds: Vec<Ground>,
-    /// Locked exclusively by a fork that needs all owners at rest.
+    /// Locked exclusively by a fork that needs all owners and sharers at rest.
     step: RwLock<()>,
     sharing: RwLock<()>,
     /// Sharers' pages reported lost since the last check.
@@ -200,7 +191,7 @@ fn inside(group: &Path, engine: Engine) {
     }
 }
 
-/// Creates a nameless file on a disk: the kernel cannot reclaim tmpfs.
+/// Creates a nameless file, preferably on a disk: the kernel cannot reclaim tmpfs without swap.
 fn sparse_file() -> File {
     let dirs = [PathBuf::from(env!("CARGO_MANIFEST_DIR")), std::env::temp_dir()];
     let name = format!(".glebe-pressure-{}", std::process::id());

@@ -1,10 +1,10 @@
-//! [`Oracle`] has the expected contents of each owned page, in a word that other threads can read.
+//! [`Oracle`] records the state of each owned page in a word that other threads can read.
 //!
 //! ```text
 //!  63            4     3        2       1       0
 //! | version       | busy | dropped | empty | marked |
 //! ```
-//! Only a page's owner stores its word. *Busy* is set during a change; a reader that finds the same
+//! Only a page's owner stores its word. *Busy* is set during a change. A reader that finds the same
 //! word, not busy, before and after its read has seen one state. *Empty*: the page holds zeros,
 //! because it was never written or its loss was reported.
 
@@ -18,52 +18,41 @@ const DROPPED: u64 = 1 << 2;
 const BUSY: u64 = 1 << 3;
 const VERSION_SHIFT: u32 = 4;
 
-/// The expected contents of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
     /// Version of the last write; 0 before the first.
     pub(super) version: u64,
-    /// True if the page is marked.
     pub(super) marked: bool,
-    /// True if the page holds zeros.
     pub(super) empty: bool,
     /// True if dropped on purpose since the mark.
     pub(super) dropped: bool,
 }
 
-/// The contents of a page, compared with its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// The expected contents.
     Right,
-    /// Zeros instead of data.
     Zeros,
     /// The callback's bytes, from some byte on.
     Refilled,
-    /// An older version.
     Stale,
-    /// Other bytes.
     Wrong,
 }
 
-/// Every byte of a refill; no page is filled with this byte.
+/// Every byte of a refill. No written page consists of this byte.
 pub(super) const REFILL: u8 = 0x77;
 
-/// One word per page.
 pub(super) struct Oracle {
     words: Vec<AtomicU64>,
-    /// True if lost pages may be refilled.
     refilled: bool,
 }
 
 impl Oracle {
-    /// Makes the words of empty, unmarked pages.
     pub(super) fn new(pages: u64, refilled: bool) -> Self {
         Self { words: (0..pages).map(|_| AtomicU64::new(EMPTY)).collect(), refilled }
     }
 
-    /// Compares `bytes` with the state of `page`. A page refilled during the read keeps its first
-    /// bytes.
+    /// Compares `bytes` with the state of `page`. If a refill came during the read, `bytes` begins
+    /// with the old contents.
     pub(super) fn judge(&self, state: State, bytes: &[u8], page: u64) -> Contents {
         match state.judge(bytes, page) {
             is @ (Contents::Stale | Contents::Wrong) if self.refilled && state.marked => {
@@ -82,32 +71,26 @@ impl Oracle {
         }
     }
 
-    /// Returns a page's state to its owner.
     pub(super) fn state(&self, page: u64) -> State {
         State::of(self.words[page as usize].load(Ordering::Relaxed))
     }
 
-    /// Returns state and word to other threads; `None` during a change.
     pub(super) fn stable(&self, page: u64) -> Option<(State, u64)> {
         let word = self.words[page as usize].load(Ordering::SeqCst);
         (word & BUSY == 0).then(|| (State::of(word), word))
     }
 
-    /// Returns true if the page has not changed since [`Oracle::stable`] returned `word`. Every
-    /// change but a mark increments the version, and only unmarked pages get a mark.
     pub(super) fn is_still(&self, page: u64, word: u64) -> bool {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.words[page as usize].load(Ordering::SeqCst) == word
     }
 
-    /// Marks pages as busy, for a change.
     pub(super) fn begin(&self, first: u64, pages: u64) {
         for page in first..first + pages {
             self.words[page as usize].fetch_or(BUSY, Ordering::SeqCst);
         }
     }
 
-    /// Stores the state after a change.
     pub(super) fn end(&self, page: u64, state: State) {
         self.words[page as usize].store(state.word(), Ordering::SeqCst);
     }
@@ -131,7 +114,6 @@ impl State {
             | bit(self.dropped, DROPPED)
     }
 
-    /// Compares `bytes`, read from `page`, with this state.
     pub(super) fn judge(self, bytes: &[u8], page: u64) -> Contents {
         let zeros = bytes.iter().all(|&byte| byte == 0);
         match stressed::version(bytes, page) {

@@ -1,5 +1,3 @@
-//! Implements owners of pages, and readers.
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,11 +11,11 @@ use super::{range, Counts, Shared};
 use glebe_testing::stressed::{fill, page_buffer, Random};
 
 const WRITE_MAX: u64 = 16;
-/// Pause between steps, so that pages stay marked for a while.
+/// Longest pause between steps, so that pages stay marked for a while.
 const REST_MAX: Duration = Duration::from_micros(1500);
 /// Steps between pauses of an owner of huge pages. The kernel takes used pages last, and an unmark
-/// counts as use. Steps cover many of the few huge pages, so the owner must renew some and leave
-/// all alone until the kernel takes one, for `HUGE_LOOKS` times `HUGE_REST` at most.
+/// counts as use. So the owner at times leaves all pages alone until the kernel takes one, at most
+/// `HUGE_LOOKS` times `HUGE_REST`.
 const HUGE_STEPS: u64 = 12;
 const HUGE_LOOKS: u32 = 60;
 const HUGE_REST: Duration = Duration::from_millis(20);
@@ -31,7 +29,6 @@ struct Owner<'a> {
     page: Vec<u8>,
 }
 
-/// Makes random steps on the pages of owner `id`, and finally unmarks all.
 pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
     let random = Random(id << 32 | (ground.kind as u64) << 48 | 1);
     let mut owner =
@@ -58,7 +55,7 @@ pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
     owner.counts
 }
 
-/// Writes, marks and unmarks all pages of an owner before there is pressure.
+/// Writes, marks and unmarks all pages of an owner before the kernel needs memory.
 pub(super) fn begin(shared: &Shared, ground: &Ground, id: u64) -> Counts {
     let random = Random(1);
     let mut owner =
@@ -89,7 +86,6 @@ impl Owner<'_> {
         }
     }
 
-    /// Renews the first chunk, marks all, gives the kernel time, and unmarks.
     fn leave_alone(&mut self, chunks: &[u64]) {
         let (shared, pages) = (self.shared, self.ground.chunk);
         for &chunk in chunks {
@@ -102,7 +98,7 @@ impl Owner<'_> {
             }
             self.mark(chunk, pages);
         }
-        // A read would count as a use of the whole huge page.
+        // Keeps readers away, because a read would count as a use of the whole huge page.
         self.ground.left_alone.store(true, Ordering::Relaxed);
         let resident = || self.ground.region.stats().resident;
         let before = resident();
@@ -160,7 +156,7 @@ impl Owner<'_> {
         self.counts.check();
     }
 
-    /// Writes new versions up to the first marked page, whose write must be refused.
+    /// Writes new versions, up to the first run with a marked page, whose write must be refused.
     fn write(&mut self, first: u64, pages: u64) {
         let oracle = &self.ground.oracle;
         let mut at = first;
@@ -209,12 +205,11 @@ impl Owner<'_> {
 }
 
 impl Counts {
-    /// Counts a page that was in state `was` and held `is` after an unmark.
     pub(super) fn judge_unmarked(&mut self, was: State, lost: bool, is: Contents) {
         match (lost, is) {
             // A page refilled during the unmark may also be reported lost.
             (_, Contents::Refilled) if was.marked => self.refilled_pages += 1,
-            // A page reported lost must be empty.
+            // A page reported lost must hold zeros.
             (true, Contents::Zeros | Contents::Right) if was.marked => {
                 if !matches!(is, Contents::Zeros) && !was.empty {
                     self.false_purged += 1;
@@ -255,12 +250,11 @@ impl Counts {
     }
 }
 
-/// Reads random pages: by `try_read`, and by plain loads if touches refill.
 pub(super) fn read(shared: &Shared, ground: &Ground) -> Counts {
     let mut counts = Counts::default();
     let mut random = Random(!0);
     let mut bytes = page_buffer();
-    // The tag engine never calls back: lost pages read as zeros.
+    // The tag engine never calls back, so lost pages read as zeros.
     let touches = ground.kind == Kind::Refilled && ground.region.engine() == Engine::Scan;
     while !shared.stopped() {
         let page = random.below(ground.own());
@@ -295,10 +289,10 @@ pub(super) fn offset(page: u64) -> Bytes {
     Pages::new(page).bytes(page_size())
 }
 
-/// Returns for each page whether it is reported lost.
+/// Returns, for each page of the range, true if it is reported lost.
 ///
 /// # Errors
-/// The runs are out of order, not merged, or outside the range.
+/// The runs are out of order, not merged, or outside the range, or the number of pages is wrong.
 pub(super) fn lost(purged: &Purged, first: u64, pages: u64) -> Result<Vec<bool>, String> {
     let mut lost = vec![false; pages as usize];
     let mut last = None;

@@ -12,7 +12,6 @@ use glebe_testing::stressed::{fill, page_buffer, Random};
 const REST_MAX: Duration = Duration::from_micros(1500);
 const LOOK_EVERY: u64 = 64;
 
-/// Makes random steps until stopped.
 pub(super) fn share(shared: &Shared, id: u64) -> Counts {
     let mut counts = Counts::default();
     let mut random = Random(id << 40 | 7);
@@ -52,7 +51,6 @@ fn unmark(shared: &Shared, at: u64, pages: u64) {
     }
 }
 
-/// Excludes other sharers, unmarks all, and compares reports with contents.
 fn look(shared: &Shared, counts: &mut Counts) {
     let _alone = shared.sharing.write();
     let _step = shared.step.read();

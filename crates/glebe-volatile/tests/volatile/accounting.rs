@@ -6,7 +6,7 @@ use glebe_volatile::{Engine, Priority, Region};
 use super::adopted::Mapped;
 use super::memory::{fill, lost, pages, regions, whole};
 
-/// Pages in a processor's batch that the kernel has not counted yet.
+/// Most marked pages that wait in a processor's batch and are not counted yet.
 const BATCH_MAX: u64 = 32;
 
 #[test]
@@ -18,7 +18,7 @@ fn the_kernel_counts_what_is_marked_and_no_more() {
         region.mark(pages(0..256), Priority::NORMAL).unwrap();
         let marked = region.stats();
         assert_eq!(marked.marked, Pages::new(256));
-        // A machine short of memory may take some.
+        // A machine short of memory may take some pages.
         let (held, counted) = (marked.resident.get(), marked.lazy_free.get());
         assert!(held <= 256 && counted <= 256, "{marked}");
         assert!(counted + BATCH_MAX >= held, "{marked}");

@@ -14,7 +14,6 @@ use super::memory::{fill, is_filled, lost, page, pages, purge, whole, with_engin
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 pub const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Memory of a test.
 pub struct Mapped {
     pub at: *mut u8,
     pub len: usize,
@@ -31,21 +30,20 @@ impl Mapped {
         Self::new(count * page(), READ_WRITE, PRIVATE).unwrap()
     }
 
-    /// Maps memory between pages without access, so that no mapping merges with it. Those pages
-    /// stay mapped.
+    /// Maps memory between two inaccessible pages, which stay mapped, so that no mapping merges
+    /// with it.
     pub fn apart(count: usize) -> Self {
         let len = count * page();
         let whole = Self::new(len + 2 * page(), libc::PROT_NONE, PRIVATE).unwrap();
         let at = whole.at.wrapping_add(page());
         std::mem::forget(whole);
-        // SAFETY: the pages are this value's own and have no references.
+        // SAFETY: this value owns the pages.
         assert_eq!(unsafe { libc::mprotect(at.cast(), len, READ_WRITE) }, 0);
         Self { at, len }
     }
 
-    /// Replaces a page by a new mapping.
     pub fn replace(&self, index: usize, flags: i32) {
-        // SAFETY: the page is this value's own and has no references.
+        // SAFETY: this value owns the page.
         unsafe {
             let at = self.at.byte_add(index * page()).cast();
             assert_eq!(libc::mmap(at, page(), READ_WRITE, flags | libc::MAP_FIXED, -1, 0), at);
@@ -61,7 +59,6 @@ impl Mapped {
         unsafe { options.build_over(self.at, Bytes::new(self.len as u64)) }
     }
 
-    /// Returns the pages that a userfaultfd watches.
     pub fn armed(&self) -> usize {
         let range = self.at.addr()..self.at.addr() + self.len;
         let watched = |vma: &vma::Vma| vma.has("um");
@@ -78,12 +75,11 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own and has no references.
+        // SAFETY: this value owns the mapping.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
 
-/// Returns memory and its region, for each engine.
 fn with_each_engine(count: usize) -> impl Iterator<Item = (Mapped, Region)> {
     [Engine::Scan, Engine::Tag].into_iter().filter_map(move |engine| {
         let mapped = Mapped::of_pages(count);
@@ -205,7 +201,6 @@ fn memory_that_is_given_back_marked_does_not_vanish_later() {
     for (mapped, region) in with_each_engine(PAGES as usize) {
         let engine = region.engine();
         fill(&region, 0..PAGES);
-        // Shows first that `page_out` takes marked pages.
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         page_out(&mapped);
         let taken = lost(region.unmark(whole(&region))).len() as u64;
@@ -234,18 +229,18 @@ fn a_new_mapping_over_marked_memory_is_not_volatile() {
         purge(&region, 1..2);
         mapped.replace(2, PRIVATE);
         mapped.replace(3, PRIVATE);
-        // SAFETY: the new page is the test's own.
+        // SAFETY: the test owns the new page.
         unsafe { mapped.at.byte_add(3 * page()).write_volatile(9) };
         let purged = lost(region.unmark(whole(&region)));
         if engine == Engine::Scan {
             assert_eq!(purged, [1]);
-            // SAFETY: the new pages are the test's own.
+            // SAFETY: the test owns the new pages.
             unsafe {
                 assert_eq!(mapped.at.byte_add(3 * page()).read_volatile(), 9);
                 assert_eq!(mapped.at.byte_add(2 * page()).read_volatile(), 0);
             }
         } else {
-            // Zeros look lost here, and other contents look overwritten.
+            // To *tag*, zeros look lost, and other contents look overwritten.
             assert_eq!(purged, [1, 2, 3]);
         }
         assert!(is_filled(&region, 0..1) && is_filled(&region, 4..8));
@@ -257,7 +252,7 @@ fn a_new_mapping_over_marked_memory_is_not_volatile() {
 
 #[test]
 fn what_cannot_be_written_any_more_is_left_alone() {
-    // The engine unmarks 8 pages without a look, but not 64.
+    // The engine looks at the page tables first for 64 pages, but not for 8.
     for count in [8, 64] {
         let mapped = Mapped::of_pages(count);
         let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {
@@ -268,7 +263,7 @@ fn what_cannot_be_written_any_more_is_left_alone() {
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         purge(&region, 1..2);
         mapped.replace(3, PRIVATE);
-        // SAFETY: the pages are the test's own and have no references.
+        // SAFETY: the test owns the pages.
         unsafe {
             let read_only = mapped.at.byte_add(3 * page());
             read_only.write_volatile(7);
@@ -293,7 +288,7 @@ fn memory_that_became_another_kind_is_refused_by_name() {
             matches!(refused, Error::Unsuitable(Refusal::Shared { at: addr, .. }) if addr == at),
             "{refused:?}"
         );
-        // The page counts as marked, and loses nothing.
+        // The range counts as marked although the mark was refused, and loses nothing.
         assert!(lost(region.unmark(whole(&region))).is_empty());
         assert_eq!(mapped.armed(), 0);
         assert!(is_filled(&region, 0..8));
@@ -373,7 +368,6 @@ fn a_child_without_a_descriptor_leaves_the_parents_memory_armed() {
     for region in mapped.adopted().into_iter().filter(|r| r.engine() == Engine::Scan) {
         fill(&region, 0..8);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
-        // The parent in question is a child, which has its own descriptor.
         assert!(child_says(fork, || {
             assert!(limit_files(0));
             let unarmed = child_says(fork, || lost(region.unmark(whole(&region))).len() == 8);
@@ -406,7 +400,7 @@ fn what_is_mapped_over_a_marked_part_is_not_dropped() {
         fill(&region, 0..4);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         mapped.replace(1, PRIVATE);
-        // SAFETY: the page is new and has no references.
+        // SAFETY: the test owns the page.
         unsafe { mapped.at.byte_add(page()).write_volatile(7) };
         assert_eq!(region.drop_now(whole(&region)).unwrap(), pages(0..3).end);
         assert_eq!(lost(region.unmark(whole(&region))), [0, 2, 3]);

@@ -11,7 +11,6 @@ use super::memory::page;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Returns true if `check` returned true in a child, in time.
 pub fn child_says(make: fn() -> i32, check: impl FnOnce() -> bool) -> bool {
     let status = status_of(make, check);
     if libc::WIFSIGNALED(status) {
@@ -20,7 +19,6 @@ pub fn child_says(make: fn() -> i32, check: impl FnOnce() -> bool) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// Runs `check` in a child; returns its status of waitpid(2).
 pub fn status_of(make: fn() -> i32, check: impl FnOnce() -> bool) -> i32 {
     let pid = make();
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
@@ -37,13 +35,11 @@ pub fn status_of(make: fn() -> i32, check: impl FnOnce() -> bool) -> i32 {
     }
 }
 
-/// Forks with the C library.
 pub fn fork() -> i32 {
     // SAFETY: the child only does what `status_of` does.
     unsafe { libc::fork() }
 }
 
-/// Forks without the C library's knowledge.
 pub fn raw_clone() -> i32 {
     let none = ptr::null::<u8>();
     // SAFETY: without CLONE_VM the child is a copy, with its own stack.
@@ -52,9 +48,9 @@ pub fn raw_clone() -> i32 {
 
 static ADDRESS: AtomicUsize = AtomicUsize::new(0);
 
-/// Maps a page at the address, so that the touch ends.
+/// Stores the address of the SIGBUS and maps a page there, so that the touch ends.
 extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's `info` is valid; the page is lost.
+    // SAFETY: the kernel's `info` is valid, and the page is lost.
     unsafe {
         let at = (*info).si_addr();
         ADDRESS.store(at.addr(), Ordering::Relaxed);
@@ -64,8 +60,7 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     }
 }
 
-/// Reads the byte at `at`; returns the address of its SIGBUS. Only for children: changes the
-/// handler and maps memory.
+/// Reads the byte at `at`. Returns the address of its SIGBUS, if any. Only for children.
 pub fn sigbus_at(at: usize) -> Option<usize> {
     // SAFETY: the handler has the right signature, and the byte is in the caller's mapping.
     unsafe {

@@ -1,6 +1,7 @@
-//! Tests processes with filters: no userfaultfd, as in a container, or hardly any system call.
+//! Tests processes whose filters deny userfaultfd (as in a container), PAGEMAP_SCAN, or almost
+//! every system call.
 //!
-//! Safety: filters are set in children only, whose end each filter allows.
+//! Safety: only children set filters, and each filter lets the child exit.
 
 use std::mem::offset_of;
 
@@ -30,7 +31,6 @@ fn answer(k: u32) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k }
 }
 
-/// Refuses userfaultfd and its device with EPERM, like Docker's profile.
 fn deny_userfaultfd() -> bool {
     let denied = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let number = load(offset_of!(libc::seccomp_data, nr));
@@ -59,7 +59,6 @@ fn deny_ioctl(request: u32, error: i32) -> bool {
     ])
 }
 
-/// Sets a filter for the calling process, a child; returns true on success.
 fn set(filter: &mut [libc::sock_filter]) -> bool {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the program outlives the call; the process is a child.
@@ -73,7 +72,7 @@ fn set(filter: &mut [libc::sock_filter]) -> bool {
     is_set
 }
 
-/// Fails PAGEMAP_SCAN as an older kernel, an emulator or a filter does.
+/// Makes PAGEMAP_SCAN fail as an older kernel, an emulator or a filter does.
 #[test]
 fn where_no_pages_are_scanned_their_entries_tell() {
     glebe_testing::alone!();
@@ -134,7 +133,7 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
         let fell_back = own.engine() == Engine::Tag && adopted.engine() == Engine::Tag;
         is_refused && fell_back && goes_round(&own) && goes_round(&adopted)
     };
-    // This child may already have a descriptor; its own child has none.
+    // This child may have a userfaultfd; its own child must open one.
     assert!(child_says(fork, || {
         if !deny_userfaultfd() {
             return true;
@@ -143,22 +142,21 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
     }));
 }
 
-/// Unmarks in a child that is killed for any system call but read, write and exit. Returns its
-/// status.
+/// Unmarks in a child that is killed for almost any system call. Returns its status.
 fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
     status_of(fork, || {
         let round = || {
-            // Longer runs have no tags.
+            // Longer runs would have no tags.
             let marks = (0..64).step_by(8).map(|first| pages(first..first + 8));
             marks.for_each(|range| region.mark(range, Priority::NORMAL).unwrap());
             losses.iter().for_each(|page| purge(region, *page..*page + 1));
         };
-        // The first round grows the heap.
+        // The first round grows the heap, so that the last unmark needs no system call.
         round();
         drop(lost(region.unmark(whole(region))));
         fill(region, 0..64);
         round();
-        // SAFETY: the call affects only the child, which ends by exit(2), as the mode allows.
+        // SAFETY: only the child is affected, and ends by exit(2), as strict mode allows.
         unsafe {
             if libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) != 0 {
                 libc::_exit(2);
@@ -174,7 +172,6 @@ fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
 #[test]
 fn the_tag_engine_unmarks_without_a_system_call() {
     glebe_testing::alone!();
-    // Uses the caller's memory too, where all processors must see a loss.
     let mapped = Mapped::of_pages(64);
     for (engine, is_own) in [(Engine::Tag, true), (Engine::Tag, false), (Engine::Scan, true)] {
         let options = Region::options().engine(engine);
@@ -196,8 +193,7 @@ fn the_tag_engine_unmarks_without_a_system_call() {
                 println!("skipped: no strict seccomp");
                 return;
             }
-            // Losses need a system call, and the scan engine always makes one. Those kills show
-            // that the test detects calls.
+            // Losses need a system call, and the scan engine always makes one.
             let is_silent = engine == Engine::Tag && losses.is_empty();
             let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
             let fine = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;

@@ -1,5 +1,5 @@
-//! Tests fork and exec: children inherit volatility and losses. If losses cannot be known, all
-//! marked pages count as lost.
+//! Tests fork and exec: children inherit volatility and losses. If a child cannot know its losses,
+//! all marked pages count as lost.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,6 @@ fn a_purged_page_reports_as_purged_in_the_child_and_in_the_parent() {
             let marked_there = region.write(pages(4..5).start, &[1]);
             let purged = lost(region.unmark(whole(&region)));
             let kept = is_filled(&region, 0..2) && is_filled(&region, 3..8);
-            // The region continues to work.
             fill(&region, 0..8);
             let again = region.mark(pages(1..6), Priority::NORMAL).is_ok();
             purge(&region, 5..6);
@@ -78,7 +77,7 @@ fn huge_pages_that_a_child_shares_are_kept_page_by_page() {
             let first = lost(region.unmark(whole(&region)));
             let kept = is_filled(&region, 0..each + 2) && is_filled(&region, each + 5..all);
             fill(&region, 0..all);
-            // Now the child owns some pages and shares others.
+            // Now the child has its own copies of all pages.
             region.mark(whole(&region), Priority::NORMAL).unwrap();
             purge(&region, 1..2);
             let second = lost(region.unmark(whole(&region)));
@@ -89,7 +88,6 @@ fn huge_pages_that_a_child_shares_are_kept_page_by_page() {
         });
         assert!(said, "{engine}");
         let said = child_says(fork, || {
-            // All pages are shared, and nothing was lost.
             let kept = lost(region.unmark(whole(&region))).is_empty();
             kept && is_filled(&region, 0..all) && region.stats().check().is_ok()
         });
@@ -135,7 +133,7 @@ fn forks_beside_threads_that_mark_and_unmark_end() {
             }
             let bad = (0..100).filter(|_| {
                 !child_says(fork, || {
-                    // The first unmark ends what the parent's threads had begun.
+                    // The first unmark ends the marks inherited from the parent's threads.
                     region.unmark(whole(&region)).is_ok()
                         && region.mark(whole(&region), Priority::NORMAL).is_ok()
                         && lost(region.unmark(whole(&region))).is_empty()
@@ -201,7 +199,7 @@ fn a_fork_in_another_librarys_thread_is_no_different() {
     }
 }
 
-/// Uses a process of one thread, because a raw clone inherits the locks of other threads.
+/// Uses a child with one thread, because a raw clone inherits the locks of other threads.
 #[test]
 fn a_child_made_without_the_c_library_loses_what_is_marked_and_harms_nobody() {
     glebe_testing::alone!();
@@ -220,9 +218,8 @@ fn a_child_made_without_the_c_library_loses_what_is_marked_and_harms_nobody() {
     }));
 }
 
-/// Sets the number of descriptors of this process.
 pub fn limit_files(count: u64) -> bool {
-    // SAFETY: uses only a local.
+    // SAFETY: the calls use only a local.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
@@ -249,9 +246,9 @@ fn a_child_that_cannot_arm_loses_what_is_marked() {
                     && lost(region.unmark(whole(&region))) == [2, 3, 4, 5]
             });
             let again = child_says(fork, || {
-                // Writes to a page that may be lost, and then makes room for a descriptor.
+                // Writes to a lost page, which this child cannot detect.
                 purge(&region, 3..4);
-                // SAFETY: a byte of the region.
+                // SAFETY: the byte is in the region.
                 unsafe { region.as_ptr().byte_add(3 * page()).write_volatile(1) };
                 lost(region.unmark(pages(2..3))) == [2] && raised() && {
                     region.mark(pages(0..1), Priority::NORMAL).unwrap();

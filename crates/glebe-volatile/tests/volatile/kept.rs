@@ -1,6 +1,6 @@
-//! Tests what marks and unmarks must keep: unused memory, contents in swap, ages.
+//! Tests that marks and unmarks need no extra memory, keep contents in swap, and respect ages.
 //!
-//! Safety: advice is for marked pages of a region, or changes no contents.
+//! Safety: advice concerns marked pages of a region, or changes no contents.
 
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ use glebe_volatile::{Engine, Options, Priority, Region};
 use super::children::{child_says, fork};
 use super::memory::{fill, is_filled, lost, page, pages, purge, regions, whole};
 
-/// Makes regions of both engines, with and without PAGEMAP_SCAN.
 fn each_way(count: u64) -> Vec<(Region, bool)> {
     let ways = [Engine::Scan, Engine::Tag].into_iter().flat_map(|it| [(it, false), (it, true)]);
     let made = ways.filter_map(|(engine, without)| {
@@ -23,7 +22,7 @@ fn each_way(count: u64) -> Vec<(Region, bool)> {
     made.collect()
 }
 
-/// Reads the region's pagemap entries; a mapping in smaps may be larger.
+/// Reads the region's pagemap entries, because a mapping in smaps may be larger.
 fn entries(region: &Region) -> Vec<u64> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::open("/proc/self/pagemap").unwrap();
@@ -33,7 +32,7 @@ fn entries(region: &Region) -> Vec<u64> {
     words.map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Returns present, exclusively mapped pages, which excludes the zero page.
+/// Counts present pages that only this process maps, so not the zero page.
 fn rss(region: &Region) -> usize {
     entries(region).iter().filter(|word| *word >> 63 & 1 == 1 && *word >> 56 & 1 == 1).count()
 }
@@ -41,7 +40,7 @@ fn rss(region: &Region) -> usize {
 #[test]
 fn what_is_lost_needs_no_memory_when_it_is_unmarked() {
     glebe_testing::alone!();
-    // Tests unmarks without a look at the pages, and with one.
+    // Tests unmarks without a look at the page tables, and with one.
     for count in [4, 16, 512] {
         for (region, without_scan) in each_way(count) {
             fill(&region, 0..count);
@@ -52,7 +51,6 @@ fn what_is_lost_needs_no_memory_when_it_is_unmarked() {
             assert!(lost(region.unmark(whole(&region))).len() as u64 >= count - 1);
             let what = format!("{}, {count}, {without_scan}", region.engine());
             assert!(rss(&region) <= before, "{what}: {before}, then {}", rss(&region));
-            // A region that lost all its pages needs no memory.
             fill(&region, 0..count);
             region.mark(whole(&region), Priority::NORMAL).unwrap();
             purge(&region, 0..count);
@@ -119,7 +117,7 @@ fn what_is_in_swap_is_not_lost_by_a_mark() {
             region.mark(whole(&region), Priority::NORMAL).unwrap();
             assert_eq!(swapped(&region), 0);
             let gone = lost(region.unmark(whole(&region))).len() as u64;
-            // Memory pressure may take some, but not half.
+            // Memory pressure may take some pages, but not half.
             assert!(gone < count / 2, "{gone} of {count}, {}", region.engine());
         }
     }
@@ -128,7 +126,7 @@ fn what_is_in_swap_is_not_lost_by_a_mark() {
 #[test]
 fn a_large_region_that_a_fork_shares_is_unmarked_in_both() {
     glebe_testing::alone!();
-    const COUNT: u64 = 6000; // several times the pages that one call populates
+    const COUNT: u64 = 6000; // more pages than one call populates
     for region in regions(COUNT) {
         fill(&region, 0..COUNT);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
@@ -140,7 +138,6 @@ fn a_large_region_that_a_fork_shares_is_unmarked_in_both() {
             let told = lost(region.unmark(whole(&region)));
             let kept = (0..COUNT).filter(|page| !told.contains(page));
             let kept = kept.clone().all(|page| is_filled(&region, page..page + 1));
-            // The kernel takes no pages that a fork shares.
             all.iter().all(|page| told.contains(page)) && kept
         };
         assert!(child_says(fork, ends_well), "{}", region.engine());
@@ -164,7 +161,6 @@ fn what_is_old_goes_with_the_next_mark_and_what_is_young_stays() {
         let mut byte = [0];
         region.try_read(pages(0..1).start, &mut byte).unwrap();
         assert_eq!(region.stats().dropped_by_cap, 0);
-        // A mark of marked pages drops nothing.
         region.mark(pages(0..2), Priority::HIGHEST).unwrap();
         assert_eq!(region.stats().dropped_by_cap, 0);
         region.mark(pages(4..5), Priority::LOWEST).unwrap();

@@ -7,22 +7,18 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_volatile::{Engine, Error, Options, Purged, Region};
 
-/// Returns the bytes of a page.
 pub fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Converts pages to bytes from the region's start.
 pub fn pages(range: Range<u64>) -> Range<Bytes> {
     Pages::new(range.start).bytes(page_size())..Pages::new(range.end).bytes(page_size())
 }
 
-/// Returns the whole range of a region.
 pub fn whole(region: &Region) -> Range<Bytes> {
     Bytes::ZERO..region.len()
 }
 
-/// Calls `make` with each engine; returns the supported regions.
 pub fn with_engines(make: impl Fn(Options) -> Result<Region, Error>) -> Vec<Region> {
     let made =
         [Engine::Scan, Engine::Tag].map(|engine| (engine, make(Region::options().engine(engine))));
@@ -37,7 +33,6 @@ pub fn with_engines(make: impl Fn(Options) -> Result<Region, Error>) -> Vec<Regi
     all
 }
 
-/// Makes a region for each engine.
 pub fn regions(count: u64) -> impl Iterator<Item = Region> {
     with_engines(|options| options.build(pages(0..count).end)).into_iter()
 }
@@ -46,14 +41,12 @@ fn pattern(index: u64) -> Vec<u8> {
     (0..page()).map(|i| (i as u64 * 7 + index * 13 + 1) as u8).collect()
 }
 
-/// Fills each page with the pattern of [`is_filled`].
 pub fn fill(region: &Region, range: Range<u64>) {
     for index in range {
         region.write(pages(index..index).start, &pattern(index)).unwrap();
     }
 }
 
-/// Returns true if each page holds the pattern of [`fill`].
 pub fn is_filled(region: &Region, mut range: Range<u64>) -> bool {
     range.all(|index| {
         let mut seen = vec![0; page()];
@@ -61,7 +54,6 @@ pub fn is_filled(region: &Region, mut range: Range<u64>) -> bool {
     })
 }
 
-/// Takes marked pages, like the kernel under pressure.
 pub fn purge(region: &Region, range: Range<u64>) {
     let range = pages(range);
     let at = ptr::with_exposed_provenance_mut(region.addr() + range.start.as_usize());
@@ -71,10 +63,9 @@ pub fn purge(region: &Region, range: Range<u64>) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Makes the kernel reclaim; returns the lost pages.
 pub fn reclaim(region: &Region, count: u64) -> Vec<u64> {
     let at = ptr::with_exposed_provenance_mut(region.addr());
-    // SAFETY: the pages are the region's, and only volatile contents change.
+    // SAFETY: the pages are the region's, and only marked contents may vanish.
     let done = unsafe { libc::madvise(at, region.len().as_usize(), libc::MADV_PAGEOUT) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     let is_lost = |index: &u64| {
@@ -84,7 +75,6 @@ pub fn reclaim(region: &Region, count: u64) -> Vec<u64> {
     (0..count).filter(is_lost).collect()
 }
 
-/// Returns the pages reported lost.
 pub fn lost(purged: Result<Purged, Error>) -> Vec<u64> {
     purged.unwrap().runs().iter().flat_map(|run| run.start()..run.end()).collect()
 }

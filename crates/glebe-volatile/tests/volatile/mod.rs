@@ -1,4 +1,3 @@
-//! Tests volatile memory through the public interface, on both engines.
 #![allow(unsafe_code)] // Safety: each module states its reasons.
 
 mod accounting;

@@ -1,4 +1,4 @@
-//! Tests refills in children and in the caller's memory.
+//! Tests refills in forked children and in the caller's memory.
 //!
 //! Safety: the callback's bytes outlive the regions.
 
@@ -14,7 +14,6 @@ unsafe extern "C" fn same(_: u64, _: usize, data: *const ()) -> *const u8 {
     data.cast()
 }
 
-/// Returns options whose callback refills with sevens.
 pub fn refilled(sevens: &[u8]) -> Options {
     // SAFETY: the callback's bytes outlive the region.
     unsafe { Region::options().engine(Engine::Scan).on_lost(same, sevens.as_ptr().cast()) }
@@ -89,7 +88,7 @@ fn a_handler_in_front_of_glebes_is_an_error_and_not_the_end() {
         println!("skipped: {why}");
         return;
     }
-    // A child's handler affects no other test.
+    // Runs in a child, whose handler affects no other test.
     assert!(child_says(fork, || {
         // SAFETY: an all-zero `sigaction` is valid.
         let (mut own, mut glebes): (libc::sigaction, libc::sigaction) =
@@ -98,7 +97,7 @@ fn a_handler_in_front_of_glebes_is_an_error_and_not_the_end() {
         // SAFETY: `own` is a valid action of this file.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &own, &mut glebes) }, 0);
         let refused = matches!(make(), Err(Error::HandlerCovered));
-        // Reads do not need the handler.
+        // Regions without a callback do not need the handler.
         let region = Region::options().engine(Engine::Scan).build(pages(0..4).end).unwrap();
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         purge(&region, 1..2);

@@ -1,8 +1,8 @@
-//! Tests that lost and refilled pages can be lost again, whether the program refilled them after an
-//! unmark or the callback did.
+//! Tests that the kernel can take refilled pages again, whether the program or the callback
+//! refilled them.
 //!
-//! Each test has its own process, where no other test forks: the kernel takes no pages that a child
-//! shares.
+//! Each test has its own process, where no other test forks, because the kernel takes no pages that
+//! a child shares.
 //!
 //! Safety: the callback's bytes outlive the regions.
 
@@ -19,7 +19,7 @@ use super::refill::{refilled, touch};
 
 const COUNT: u64 = 256;
 const CAP: u64 = 16;
-/// Pages in processors' batches, which a reclaim misses.
+/// Most pages that a reclaim misses, in processors' batches.
 const MISSED_MAX: u64 = 64;
 
 fn without_callback() -> Vec<Region> {
@@ -166,7 +166,7 @@ fn a_cap_counts_what_the_callback_filled() {
         mark(&region);
         for _ in 0..3 {
             assert!(region.stats().resident.get() <= CAP, "{}", region.stats());
-            // A few pages were never dropped.
+            // Up to `CAP` pages were not dropped, and so not refilled.
             let sevens = (0..count(&region)).filter(|page| touch(&region, *page as usize) == 7);
             assert!(sevens.count() as u64 + CAP >= count(&region));
             mark(&region);

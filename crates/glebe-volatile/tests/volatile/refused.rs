@@ -1,4 +1,4 @@
-//! Tests that unsuitable memory and wrong arguments are refused by their own errors.
+//! Tests that unsuitable memory is refused, each kind with its own error.
 //!
 //! Safety: the memory is the tests' own, or refused before any use.
 
@@ -56,7 +56,6 @@ fn what_cannot_be_volatile_is_refused_by_name() {
     }
 }
 
-/// Builds a region over memory that must be refused.
 fn refused_at(engine: Engine, at: usize, len: u64) -> Option<Error> {
     let at = ptr::with_exposed_provenance_mut(at);
     // SAFETY: the call is refused before any touch.
@@ -71,7 +70,7 @@ fn glebes_own_memory_is_refused() {
     let mut own: Vec<usize> = regions.iter().map(Region::addr).collect();
     own.push(contig.mapping().addr());
     own.push(contig.mapping().addr() + (1 << 20));
-    // Mappings wiped on fork: glebe detects a child by their words.
+    // Adds the mappings wiped on fork, by whose words glebe detects a child.
     let all = vma::among(&(0..usize::MAX)).unwrap();
     let wiped: Vec<_> = all.iter().filter(|vma| vma.has("wf")).map(|vma| vma.start).collect();
     if wiped.is_empty() {
@@ -85,7 +84,7 @@ fn glebes_own_memory_is_refused() {
             assert!(is_named, "{at:#x}, {engine:?}: {refused:?}");
         }
     }
-    // A range is refused even if it begins with the program's own memory.
+    // A range that begins in the program's memory and ends in glebe's is refused too.
     let region = &regions[0];
     let before = region.addr() - page();
     let flags = PRIVATE | libc::MAP_FIXED_NOREPLACE;
@@ -123,7 +122,7 @@ fn glebes_own_memory_is_refused() {
 fn a_private_mapping_of_a_file_is_refused() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     for protection in [READ_WRITE, libc::PROT_READ] {
-        // SAFETY: the kernel chooses the address, and the mapping is private.
+        // SAFETY: the kernel chooses the address.
         let at = unsafe {
             let fd = file.as_raw_fd();
             libc::mmap(ptr::null_mut(), page(), protection, libc::MAP_PRIVATE, fd, 0)
@@ -191,7 +190,7 @@ fn a_process_that_locks_all_its_memory_has_no_region() {
                 options().build(pages(0..2).end),
                 Err(Error::Unsuitable(Refusal::Locked { .. }))
             );
-            // Earlier memory is not locked.
+            // Memory mapped before the lock is not locked.
             refused && mapped.adopted_by(options()).is_ok()
         }));
     }

@@ -19,7 +19,7 @@ fn a_lost_page_is_efault_to_read_and_to_write() {
         fill(&region, 0..4);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         purge(&region, 2..3);
-        // A memfd copies all bytes in one go.
+        // A memfd copies all bytes in one call.
         // SAFETY: the name is a C string, and the descriptor is new.
         let file = unsafe { libc::memfd_create(c"efault".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(file >= 0);
@@ -32,7 +32,7 @@ fn a_lost_page_is_efault_to_read_and_to_write() {
         unsafe {
             assert_eq!(result(libc::pwrite(fd, at(2), page(), 0)), Err(libc::EFAULT));
             assert_eq!(result(libc::pread(fd, at(2), page(), 0)), Err(libc::EFAULT));
-            // The pages before the lost one are written.
+            // `pwrite` writes only the page before the lost one.
             assert_eq!(result(libc::pwrite(fd, at(1), 2 * page(), 0)), Ok(page()));
             assert_eq!(lost(region.unmark(pages(2..3))), [2]);
             assert_eq!(result(libc::pwrite(fd, at(1), 2 * page(), 0)), Ok(2 * page()));

@@ -1,4 +1,4 @@
-//! [`Blocks`] holds the data of zspages that only their class needs; [`Groups`] lists them by
+//! [`Blocks`] holds the data of zspages that only their class needs; [`Groups`] lists zspages by
 //! fullness.
 //!
 //! ```text
@@ -13,21 +13,21 @@
 //! ```
 //!
 //! A *back pointer* is the index of the entry whose object is in the slot. If its highest bit is
-//! set, it is the next free slot. A removed block is replaced by the last one.
+//! set, the slot has no object; in a free slot, the lower bits name the next free slot. The last
+//! block moves to the index of a removed block.
 //!
-//! Groups are empty, below 10 % ... below 100 %, full. Lock: the class's. Cost: O(1). Source:
-//! `mm/zsmalloc.c` of Linux 6.3 and later.
+//! Groups are empty, below 10 % ... below 100 %, full. Lock: the class's. Source: `mm/zsmalloc.c`
+//! of Linux 6.3 and later.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::zspages::Zspages;
 
 pub(crate) const NONE: u32 = u32::MAX;
 const NO_SLOT: u32 = 0xffff;
-/// Flag beside the first free slot: the zspage gives out no slot.
 const IS_SEALED: u32 = 1 << 16;
 /// Flag of a back pointer: the slot holds no object.
 const FREE: u32 = 1 << 31;
-/// Back pointer of a slot that waits for readers.
+/// Back pointer of a slot in limbo.
 const LIMBO: u32 = FREE | 1 << 30;
 
 const NUMBER: usize = 0;
@@ -38,7 +38,6 @@ const COUNTS: usize = 4;
 const HEAD: usize = 5;
 const BACK: usize = 6;
 
-/// [`Blocks::push`] allocates this part and this number of words ahead.
 const AHEAD_PARTS: usize = 8;
 const AHEAD_WORDS: usize = 32;
 
@@ -85,7 +84,7 @@ impl Blocks {
         Ok(ordinal)
     }
 
-    /// Returns `ordinal` if the last block moved there.
+    /// Removes a block. Returns `ordinal` if the last block moved there, else `None`.
     pub(crate) fn remove(&mut self, account: &Account, ordinal: u32) -> Option<u32> {
         let last = self.len - 1;
         let (left, to) = (self.start(last), self.start(ordinal));
@@ -93,7 +92,7 @@ impl Blocks {
         self.words.truncate(left);
         self.len = last;
         let room = left + left / AHEAD_PARTS + AHEAD_WORDS;
-        // Keeps room, so that adding and removing one zspage repeatedly does not allocate.
+        // Keeps some room, so that adding and removing one zspage repeatedly does not allocate.
         if self.room > room + room / AHEAD_PARTS + AHEAD_WORDS {
             self.words.shrink_to(room);
             account.release(bytes_of(self.room - room));
@@ -128,7 +127,7 @@ impl Blocks {
         self.at(ordinal)[PAGE]
     }
 
-    /// Includes slots in limbo.
+    /// Returns the number of used slots, including those in limbo.
     #[inline]
     pub(crate) fn used(&self, ordinal: u32) -> u32 {
         self.at(ordinal)[COUNTS] >> 16
@@ -185,7 +184,7 @@ impl Blocks {
         self.at_mut(ordinal)[BACK + slot as usize] = LIMBO;
     }
 
-    /// Returns the entry of the object that is in the slot or is being written.
+    /// Returns the index of the entry whose object is in the slot or being written to it.
     #[inline]
     pub(crate) fn back(&self, ordinal: u32, slot: u32) -> Option<u32> {
         let back = self.at(ordinal)[BACK + slot as usize];
@@ -210,7 +209,7 @@ pub(crate) struct Groups {
     heads: [u32; GROUPS],
     present: u32,
     objects: u32,
-    /// 10 / objects with 32 bits of fraction, rounded up: exact for all sizes of zspages.
+    /// 10 / `objects` with 32 bits of fraction, rounded up; [`Groups::of`] is still exact.
     tenths: u64,
 }
 

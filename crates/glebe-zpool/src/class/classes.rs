@@ -1,12 +1,11 @@
 //! [`Classes`] holds the classes of a pool by number, and the class of each length.
 //!
-//! When the table changes, classes in both tables stay. Others are *retired*: they get no new
-//! object, and [`Objects::drain`](crate::objects::Objects::drain) moves their objects. The number
-//! of an empty retired class is reused, so a caller that locks a class asks [`Classes::fits`]
-//! first.
+//! When the table changes, a class whose shape is in both tables stays. Other old classes are
+//! *retired*: they get no new object, and `Objects::drain` moves their objects. The number of an
+//! empty retired class may be reused, so a caller that has locked a class checks [`Classes::fits`].
 //!
-//! The look-up has the class for the longest object of each 512th of a page. Lock order: `Refit`,
-//! which serializes changes, then a class.
+//! `by_length` divides a page into 512 parts; each part names the class that holds all its lengths.
+//! Lock order: `Refit`, which serializes changes, then a class.
 
 use std::sync::OnceLock;
 
@@ -14,7 +13,7 @@ use crate::class::{Class, ClassState, Shape};
 use crate::shared::CLASSES_MAX;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
-/// Log2 of the parts of a page in the look-up.
+/// Log2 of the number of parts in `by_length`.
 const PARTS_SHIFT: u32 = if cfg!(loom) { 1 } else { 9 };
 
 #[derive(Debug)]
@@ -88,8 +87,9 @@ impl Classes {
         first.map(|number| number as u32)
     }
 
-    /// Changes the table to these classes, each with its longest object. They ascend and end with a
-    /// page. Returns false and changes nothing if numbers run out. Calls must not overlap.
+    /// Changes the table to these classes, each with its longest object's length. The lengths
+    /// ascend, and the last is a page. Returns false and changes nothing if class numbers run out.
+    /// Calls must not overlap.
     pub(crate) fn change(&self, table: &[(u32, Shape)]) -> bool {
         let all: Vec<&Class> = self.all().collect();
         let mut kept = vec![false; all.len()];

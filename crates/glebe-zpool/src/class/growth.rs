@@ -1,4 +1,4 @@
-//! [`ClassState`] adds and frees zspages, and frees slots that readers have left.
+//! [`ClassState`] adds and frees zspages, and frees slots in limbo.
 
 use super::{ClassState, Empty};
 use crate::class::blocks::EMPTY;
@@ -73,7 +73,7 @@ impl ClassState {
         }
     }
 
-    /// Frees slots in limbo that readers have left. Returns true if that freed a zspage.
+    /// Frees slots in limbo that have no reader left. Returns true if pages or a zspage went.
     pub(crate) fn settle(&mut self, memory: &Memory) -> bool {
         let waiting = std::mem::take(&mut self.limbo);
         let mut went = false;
@@ -82,7 +82,6 @@ impl ClassState {
         }
         for place in waiting {
             memory.waiting.fetch_sub(1, Ordering::Relaxed);
-            // A slot that still has a reader returns to `limbo`.
             went |= self.give_up(memory, place, Empty::Goes);
         }
         went

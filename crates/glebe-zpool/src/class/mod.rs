@@ -1,11 +1,11 @@
 //! [`Class`] owns the zspages of one size class and their slots.
 //!
-//! The class's lock protects all of it; only its holder changes the *entry* of an object here. Only
-//! [`ClassState::pour`] and [`ClassState::move_to`] copy bytes under it. Two classes are locked
-//! lower number first.
+//! Only the holder of the class's lock changes these, or the *entry* of an object in these slots.
+//! Only [`ClassState::pour`] and [`ClassState::move_to`] copy bytes under the lock. A thread that
+//! locks two classes locks the lower number first.
 //!
-//! A slot is *free*, *used* or in *limbo*. A used slot has an object, or an insert has not
-//! published it yet. A slot in limbo counts as used until no reader pins its zspage.
+//! A slot is *free*, *used* or in *limbo*. A slot in limbo has lost its object, and counts as used
+//! until no reader pins its zspage.
 
 pub(crate) mod blocks;
 pub(crate) mod classes;
@@ -33,7 +33,7 @@ pub(crate) struct Shape {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Class {
-    /// Bytes of a slot, for readers. Constant while the class has a zspage.
+    /// Bytes of a slot. Constant while the class has a zspage.
     size: AtomicU64,
     state: Mutex<ClassState>,
 }
@@ -71,7 +71,6 @@ const _: () = assert!(size_of::<Class>() <= 320, "a pool makes a hundred of them
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Empty {
-    /// The zspage may stay for the next object.
     Stays,
     Goes,
 }
@@ -86,7 +85,7 @@ pub(crate) struct Spot {
 pub(crate) struct Counts {
     pub(crate) objects: u64,
     pub(crate) bytes: u64,
-    /// Objects added by insert or replace.
+    /// Objects that were written to a slot.
     pub(crate) came: u64,
     pub(crate) came_given: u64,
     pub(crate) came_stored: u64,
@@ -107,11 +106,11 @@ pub(crate) struct ClassState {
     slack: u32,
     told: u32,
     limbo: Vec<Place>,
-    /// Sealed zspages whose own pages wait for readers, with the first page.
+    /// Number and first page of each sealed zspage whose own pages are not yet freed.
     leaving: Vec<(u32, u32)>,
-    /// Number of objects, by the parts of a page that they are shorter than a slot.
+    /// Numbers of objects by the unused bytes of their slot, in units of `1 << part_shift`.
     pub(crate) below: Vec<u32>,
-    /// Bytes of the longest object that the table sends here.
+    /// Bytes of the longest object for which the table chooses this class.
     pub(crate) longest: u32,
     pub(crate) is_retired: bool,
     pub(crate) counts: Counts,
@@ -203,8 +202,9 @@ impl ClassState {
         Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
     }
 
-    /// Sets the free slots. The pool's count of freeable pages is never too low, and falls half a
-    /// zspage late, so that adding and removing one object repeatedly does not change it.
+    /// Sets the number of free slots. The pool's count of freeable pages rises at once but falls
+    /// half a zspage late, so that inserting and removing one object repeatedly does not change the
+    /// count.
     #[inline]
     fn set_slack(&mut self, memory: &Memory, slack: u32) {
         let objects = self.shape.objects;
@@ -240,7 +240,7 @@ impl ClassState {
         }
     }
 
-    /// Gives up a slot that no entry names. Returns true if that freed a zspage.
+    /// Frees a slot that no entry names, or puts it in limbo if its zspage is pinned.
     #[inline]
     pub(crate) fn give_up(&mut self, memory: &Memory, place: Place, empty: Empty) -> bool {
         let ordinal = memory.zspages.ordinal(place.zspage);
@@ -259,7 +259,7 @@ impl ClassState {
         let used = self.blocks.used(ordinal);
         if !self.blocks.is_sealed(ordinal) {
             self.set_slack(memory, self.slack + 1);
-            // A class frees its only zspage when it becomes empty.
+            // The only zspage of a class is freed once it is empty.
             let may_stay = !memory.lends && !self.is_retired && self.zspages() > 1;
             let stays = empty == Empty::Stays && may_stay;
             let is_only = used == 0 && stays && self.groups.empty().is_none();
@@ -277,7 +277,6 @@ impl ClassState {
         true
     }
 
-    /// Returns `None` if the slot is free or still being written.
     fn object(&self, memory: &Memory, ordinal: u32, slot: u32) -> Option<(u32, Entry)> {
         let index = self.blocks.back(ordinal, slot)?;
         let entry = memory.entries.load(index);

@@ -1,11 +1,10 @@
-//! [`ClassState`] moves or ends objects: compaction, lower zspage numbers, another class, eviction.
+//! [`ClassState`] moves objects within the class or to another class, and evicts them.
 //!
-//! Under the class's lock, the mover copies the bytes, exchanges the entry and gives up the old
-//! slot.
+//! Under the class's lock, a move copies the bytes, exchanges the entry and frees the old slot.
 //!
 //! # Safety
-//! Under the lock the entry names the old slot, which thus holds the bytes. No entry names the new
-//! slot, and only this call uses it.
+//! Under the lock the old slot holds the bytes. No entry names the new slot, and only this call
+//! uses it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -43,7 +42,6 @@ impl Work {
 pub(crate) enum Stop {
     Done,
     Spent,
-    /// The rest is pinned or being written.
     Stuck,
 }
 
@@ -71,8 +69,8 @@ impl ClassState {
         stop
     }
 
-    /// Returns the zspage to empty, of a high number, and the one to fill, of a low one: this
-    /// shortens the table of zspages.
+    /// Returns the zspage to empty, with a high number, and the zspage to fill, with a low number:
+    /// this shortens the table of zspages.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
         let number = |ordinal: &u32| self.blocks.number(*ordinal);
         let to = self.some_of(self.groups.fullest()?).min_by_key(number)?;
@@ -92,8 +90,8 @@ impl ClassState {
         std::iter::successors(Some(head), next).take(CANDIDATES)
     }
 
-    /// Moves objects until `from` is freed, `to` is full or the budget is spent. Returns true if
-    /// any moved.
+    /// Moves objects from `from` to `to` while `to` has room and the budget lasts. Returns true if
+    /// it moved any.
     fn pour(&mut self, memory: &Memory, from: u32, to: u32, work: &mut Work) -> bool {
         let before = work.moved;
         let (zspage, target) = (self.blocks.number(from), self.blocks.number(to));
@@ -114,7 +112,7 @@ impl ClassState {
         work.moved > before
     }
 
-    /// Moves the objects of a zspage to the lowest free number. Returns true if any moved.
+    /// Moves the objects of a zspage to a new zspage, which has the lowest free number.
     pub(crate) fn lower(&mut self, memory: &Memory, zspage: u32) -> bool {
         if !self.has(memory, zspage) || memory.pins.is_pinned(zspage) {
             return false;
@@ -126,7 +124,7 @@ impl ClassState {
         let (number, compacted) = (self.blocks.number(to), self.counts.compacted);
         let mut work = Work { bytes_left: usize::MAX, ..Work::default() };
         let moved = self.pour(memory, memory.zspages.ordinal(zspage), to, &mut work);
-        // The pages freed here were taken here.
+        // These pages do not count as compacted, because `grow` took as many.
         self.counts.compacted = compacted;
         let to = memory.zspages.ordinal(number);
         if self.blocks.used(to) == 0 {
@@ -146,7 +144,7 @@ impl ClassState {
         let ordinal = memory.zspages.ordinal(place.zspage);
         let at = self.at(memory, self.blocks.page(ordinal), place.slot);
         // SAFETY: under this lock the old slot holds the object's bytes, and only this call uses
-        // the new one.
+        // the new slot.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
         let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
         assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
@@ -161,7 +159,8 @@ impl ClassState {
         went
     }
 
-    /// Moves an object if it fits. The caller holds both locks.
+    /// Moves the object at `place` to the class `other`, unless it does not fit or is sealed. The
+    /// caller holds both locks.
     pub(crate) fn move_to(
         &mut self,
         memory: &Memory,
@@ -199,7 +198,6 @@ impl ClassState {
         found
     }
 
-    /// Returns the index and the old word of each removed entry.
     pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, Entry)> {
         self.evict_where(memory, zspage, |_| true)
     }

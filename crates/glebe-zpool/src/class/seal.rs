@@ -1,4 +1,4 @@
-//! [`ClassState`] seals a zspage: its bytes are elsewhere, and it gives its own pages back.
+//! [`ClassState`] seals a zspage: its bytes are then elsewhere, and its own pages are freed.
 //!
 //! ```text
 //! listed -- begin --> about to be sealed -- finish --> sealed -- last slot freed --> ended
@@ -6,10 +6,11 @@
 //!    +--------- abort --------+
 //! ```
 //!
-//! `begin` takes a zspage without a writer out of its list, so it gives out no slot. `begin` pins
-//! it until `finish` or `abort`: a removed object's slot enters limbo, and the zspage does not end.
-//! `finish` sets the flag *sealed* before it looks at the pins, since the own pages wait for
-//! readers. Free slots of a sealed zspage are no slack.
+//! `begin` takes a zspage without a writer out of its list, so the zspage gives out no slot.
+//! `begin` pins it until `finish` or `abort`, so the slot of a removed object enters limbo and the
+//! zspage does not end. `finish` sets the flag *sealed* before it looks at the pins, because
+//! readers that pinned earlier still use the own pages. Free slots of a sealed zspage do not count
+//! as slack.
 //!
 //! An ended zspage keeps its number until the holder of its bytes has dropped them.
 
@@ -79,7 +80,7 @@ impl ClassState {
         self.set_slack(memory, self.slack + self.shape.objects - used);
     }
 
-    /// Frees own pages that readers have left. Returns true if it freed any.
+    /// Frees the own pages of sealed zspages without readers.
     pub(super) fn settle_leaving(&mut self, memory: &Memory) -> bool {
         let before = self.leaving.len();
         let pages = self.shape.pages;
@@ -94,7 +95,7 @@ impl ClassState {
         self.leaving.len() < before
     }
 
-    /// Ends a sealed zspage whose last slot was freed, so no thread reads it.
+    /// Ends a sealed zspage whose last slot was freed.
     pub(super) fn end_sealed(&mut self, memory: &Memory, ordinal: u32) {
         let number = self.blocks.number(ordinal);
         if let Some(at) = self.leaving.iter().position(|(zspage, _)| *zspage == number) {
@@ -112,7 +113,7 @@ impl ClassState {
         sealed.count().saturating_sub(self.leaving.len()) as u64
     }
 
-    /// Removes the objects with bytes in one of `pages`, a bit mask.
+    /// Removes objects with bytes in one of the zspage's `pages`, a bit mask.
     pub(crate) fn lose(&mut self, memory: &Memory, zspage: u32, pages: u32) -> Vec<(u32, Entry)> {
         let page = memory.pages.page_bytes() as usize;
         self.evict_where(memory, zspage, |bytes| {
@@ -120,7 +121,8 @@ impl ClassState {
         })
     }
 
-    /// Returns nothing if more than `quarters` quarters of the slots ever used are in use.
+    /// Returns the objects of a sealed zspage; none if more than `quarters` quarters of the slots
+    /// ever used are in use.
     pub(crate) fn sparse_objects(
         &self,
         memory: &Memory,

@@ -1,16 +1,16 @@
 //! LZ4 blocks, by the reference implementation. Source: LZ4 block format description.
 //!
-//! `lzzzz` borrows one state per thread. Reading the caller's bytes may run a codec in a signal
-//! handler on this thread. So [`encode`] copies them first, or has a state on the stack
-//! (`compress_fill`) for long objects.
+//! `lzzzz` borrows a state of the thread while it compresses. A fault on the caller's bytes may run
+//! a signal handler that compresses too. So [`encode`] copies the bytes first or, for long objects,
+//! uses a state on the stack.
 
 use super::with_buffer;
 
-/// Longest object that [`encode`] copies, in bytes: a page of any machine.
+/// Bytes of the longest object that [`encode`] copies.
 const COPIED_MAX: usize = 64 << 10;
 
-/// Exists while `lzzzz` has its state of the thread: locals are destroyed in reverse order. A later
-/// destructor may still call [`encode`].
+/// `HAS_STATE` is destroyed before the state of `lzzzz`, because thread locals are destroyed in
+/// reverse order. Then [`encode`] returns `None` for objects that it would copy.
 struct HasState;
 
 impl HasState {
@@ -22,7 +22,7 @@ impl HasState {
 }
 
 impl Drop for HasState {
-    // Without a destructor the thread would never destroy it.
+    // Without a destructor, `HAS_STATE` would stay accessible after the state is gone.
     fn drop(&mut self) {}
 }
 

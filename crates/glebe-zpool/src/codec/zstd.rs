@@ -1,6 +1,6 @@
 //! Zstandard frames without magic number, length and checksum. Source: zstd.h.
 //!
-//! [`Contexts`] keeps contexts: making one costs more than compressing a page.
+//! [`Contexts`] keeps contexts, because making one costs more than compressing a page.
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
@@ -37,7 +37,8 @@ pub(super) fn bound(len: usize) -> usize {
 }
 
 impl Contexts {
-    /// Makes the contexts of one thread, so that their memory is certain.
+    /// Makes a context for compression and one for decompression, so that a single thread never
+    /// lacks one.
     pub(super) fn new(how: Zstd, page: usize) -> Result<Self, CodecError> {
         let (given, min, max) = (how.level, zstd_safe::min_c_level(), zstd_safe::max_c_level());
         if !(min..=max).contains(&given) {
@@ -81,7 +82,6 @@ impl Contexts {
         Some(Decoding(context, 0))
     }
 
-    /// Returns `None` also without memory for a context.
     pub(super) fn encode(&self, object: &[u8], out: &mut [u8]) -> Option<usize> {
         let idle = lock(&self.coders).pop();
         let mut context = idle.or_else(|| self.coding())?;

@@ -8,9 +8,9 @@
 //! +---------+--------------+--------------------------+
 //! ```
 //!
-//! `index` names the [entry](super::word), which has the lower bits of `generation`, the use
-//! number. `pool` wraps and is never zero. A handle names no class, since its object may move to
-//! another.
+//! `index` names the [entry](super::word). `generation` is the entry's use number; its lower bits
+//! are the entry's generation. `pool` counts pools, wraps and is never zero. A handle names no
+//! class, because its object may move to another class.
 
 use std::num::NonZeroU64;
 
@@ -23,14 +23,13 @@ const POOL_BITS: u32 = 64 - POOL_AT;
 
 /// The name of one object in one pool.
 ///
-/// It stays valid when the object's bytes move or are replaced. No two objects of a pool get the
-/// same handle, so every call refuses the handle of an object that no longer exists. On x86-64, a
-/// pool also refuses handles of the 16382 pools made before or after it; elsewhere, of more.
+/// A handle stays valid when the object's bytes move or are replaced. No two objects of a pool get
+/// the same handle, so every call refuses the handle of an object that no longer exists. On x86-64,
+/// a pool also refuses handles of the next and the previous 16382 pools; elsewhere, of more pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(NonZeroU64);
 
 impl Handle {
-    /// Makes a handle. `pool` is a result of [`pool_number`].
     #[inline]
     pub(crate) fn new(pool: u32, generation: u32, index: u32) -> Self {
         let word =
@@ -44,8 +43,8 @@ impl Handle {
         self.0.get()
     }
 
-    /// Returns the handle of a number from [`Handle::to_raw`], or `None` for zero. Any other number
-    /// may name no object or a wrong one.
+    /// Returns the handle of a number from [`Handle::to_raw`], or `None` for zero. A number from
+    /// elsewhere may name no object or a wrong object.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {

@@ -1,4 +1,4 @@
-//! Handles, the word behind each, and the table of these words.
+//! Handles, the word behind each handle, and the table of these words.
 
 pub(crate) mod handle;
 pub(crate) mod table;

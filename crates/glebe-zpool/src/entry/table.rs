@@ -1,14 +1,15 @@
 //! [`Entries`] owns the entries of a pool, by index. Readers take no lock.
 //!
 //! 64 entries form a *segment*, with a word of free bits. All threads take entries from one
-//! *current* segment, so objects of the same age have neighbouring entries and mostly end together.
-//! Other segments are *available* if some entries are free and *released* if all are. The next
-//! current segment is the lowest available, the lowest released or a new one. A page of released
-//! segments is given back, except one spare page.
+//! *current* segment, so objects of the same age have neighbouring entries. Other segments are
+//! *available* if some entries are free and *released* if all are. The next current segment is the
+//! lowest available, else the lowest released, else a new segment. A page of released segments is
+//! given back, except one spare page.
 //!
 //! The *use number* of an entry is its generation and, above that, its *epoch*, which counts wraps
-//! of the generation. An entry after its last epoch is *retired*. A page that returns continues
-//! after its highest use number. Lock: one, taken a few times per segment.
+//! of the generation. An entry after its last epoch is *retired*, and not used again. When a page
+//! comes back, all its entries continue from the highest use number. Lock: one, taken a few times
+//! per segment and for objects without a slot.
 
 mod segments;
 
@@ -87,7 +88,6 @@ impl Entries {
         word.map_or(Entry::free(0), |word| Entry::from_raw(word.load(Ordering::SeqCst)))
     }
 
-    /// Returns true if `entry` is live and of the use `named`.
     #[inline]
     pub(crate) fn is(&self, index: u32, entry: Entry, named: u32) -> bool {
         let low = named & ((1 << GENERATION_BITS) - 1);
@@ -109,31 +109,31 @@ impl Entries {
         (word >> (index % EPOCHS * EPOCH_BITS)) as u32 & EPOCH_LAST
     }
 
-    /// Returns the use number of a live entry, or the next one of a free entry.
+    /// Returns the use number of a live entry, or the next use number of a free entry.
     #[inline]
     pub(crate) fn named(&self, index: u32, entry: Entry) -> u32 {
         self.epoch(index) << GENERATION_BITS | entry.generation()
     }
 
-    /// Stores the entry of a new object. Readers of it see the caller's earlier writes.
+    /// Stores the entry of a new object. A reader of the entry sees the caller's earlier writes.
     #[inline]
     pub(crate) fn publish(&self, index: u32, entry: Entry) {
         self.tables.words[index as usize].store(entry.raw(), Ordering::Release);
     }
 
-    /// Changes an entry that is still `from`, of an object in a slot.
     #[inline]
     pub(crate) fn exchange(&self, index: u32, from: Entry, to: Entry) -> bool {
         let Some(word) = self.tables.words.get(index as usize) else { return false };
         let (from, to) = (from.raw(), to.raw());
-        // A failed exchange would write too, to a page that may have been given back.
+        // Even a failed exchange writes, which would populate a page that was given back.
         word.load(Ordering::Relaxed) == from
             && word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Changes an entry that is still `from` and of the use `named`, of an object without a slot.
+    /// Changes the entry of an object without a slot, if it is still `from` in the epoch of
+    /// `named`.
     pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
-        // Epochs begin only under this lock, so none begins between the check and the exchange.
+        // Epochs begin only under this lock, so no epoch begins between the check and the exchange.
         let _state = lock(&self.state);
         self.is_of_epoch(index, named) && self.exchange(index, from, to)
     }
@@ -165,7 +165,7 @@ impl Entries {
         Some(segment * SEGMENT + old.trailing_zeros())
     }
 
-    /// Frees an entry whose word was `was`. The caller has stored its free word.
+    /// Frees an entry whose word was `was` before the caller stored the free word.
     #[inline]
     pub(crate) fn free(&self, account: &Account, index: u32, was: Entry) {
         if was.freed().generation() == 0 && !self.next_epoch(account, index) {

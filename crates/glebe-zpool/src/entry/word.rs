@@ -8,10 +8,11 @@
 //! +------------+--------+------------------+------+-----+------------+
 //! ```
 //!
-//! Elsewhere than on x86-64, the length has four more bits and the generation four fewer. `bytes`
-//! counts stored bytes. A free word has the generation of the next handle; zero is free.
+//! On machines other than x86-64, the length has four more bits and the generation four fewer.
+//! `bytes` counts stored bytes. A free entry has the generation of its next object; the word zero
+//! is free.
 //!
-//! An object that repeats a 32-bit value is *filled*: the value replaces zspage and slot, and
+//! An object that repeats a 32-bit value may be *filled*: the value replaces zspage and slot, and
 //! `bytes` is the object's length.
 
 pub(crate) const ZSPAGE_BITS: u32 = 26;
@@ -27,13 +28,13 @@ const SLOT_AT: u32 = ZSPAGE_AT - SLOT_BITS;
 const ZSPAGE_AT: u32 = u64::BITS - ZSPAGE_BITS;
 
 pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
-/// The largest page whose object lengths fit.
+/// Bytes of the longest object whose length fits.
 pub(crate) const PAGE_MAX: u64 = 1 << LENGTH_BITS;
 
 /// How the bytes of an object are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The entry has no object.
+    /// The entry names no object.
     Free,
     /// As given.
     Raw,
@@ -41,7 +42,7 @@ pub enum Kind {
     Coded,
     /// Less than a page, compressed. The last two bytes are the object's length.
     Short,
-    /// In the entry only: a repeated 32-bit value.
+    /// A repeated 32-bit value, stored in the entry.
     Filled,
 }
 
@@ -76,7 +77,6 @@ impl Entry {
         Self(field(generation as u64, 0, GENERATION_BITS))
     }
 
-    /// Makes the entry of an object in a slot. `len` counts stored bytes, at least 1.
     #[inline]
     pub(crate) fn live(kind: Kind, place: Place, len: usize, generation: u32) -> Self {
         debug_assert!(place.zspage >> ZSPAGE_BITS == 0 && place.slot < SLOTS_MAX);
@@ -123,7 +123,7 @@ impl Entry {
         kind != FREE && kind != FILLED
     }
 
-    /// Returns the stored bytes; zero for a filled object.
+    /// Returns the number of stored bytes; zero for a filled object.
     #[inline]
     pub fn len(self) -> usize {
         if field(self.0, KIND_AT, KIND_BITS) == FILLED {

@@ -1,7 +1,7 @@
 //! [`Account`] counts the bytes that a pool holds, against its limit.
 //!
-//! Memory is charged before it is taken. Only the classes of a new table, by tens of KiB, and codec
-//! states of further threads may exceed the limit. Unit: bytes. No lock.
+//! Pages are charged before they are taken. Classes of a new table (tens of KiB) and codec states
+//! of further threads are charged afterwards, and may exceed the limit. Unit: bytes. No lock.
 
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{AtomicU64, Ordering};

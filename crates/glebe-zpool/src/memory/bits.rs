@@ -1,4 +1,4 @@
-//! [`Bits`] is a set of small numbers that finds the lowest run of a length.
+//! [`Bits`] is a set of small numbers that finds the lowest run of a given length.
 //!
 //! Cost: one bit per number; a search is O(words) at worst. No lock.
 
@@ -6,7 +6,7 @@ pub(crate) const RUN_MAX: u32 = 16;
 
 const SPARE_PARTS: usize = 2;
 
-/// Leaves room for at most an eighth more, since room counts as held.
+/// Reserves at most an eighth more than `len`, because spare capacity counts as held memory.
 pub(crate) fn resize_close<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
     if all.capacity() < len {
         all.reserve_exact(len + len / 8 - all.len());
@@ -17,7 +17,7 @@ pub(crate) fn resize_close<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     words: Vec<u64>,
-    /// By run length minus one: the first word where a run may begin.
+    /// By run length minus one: index of the first word where a run may begin.
     hints: [u32; RUN_MAX as usize],
     len: usize,
 }
@@ -45,7 +45,7 @@ impl Bits {
             debug_assert_eq!(*word & mask, 0, "in it already");
             *word |= mask;
         });
-        // A run may begin in the word before and end in this one.
+        // A run may begin in the word before and end in the word of `first`.
         let from = (first / WORD).saturating_sub(1);
         self.hints.iter_mut().for_each(|hint| *hint = (*hint).min(from));
     }
@@ -77,7 +77,7 @@ impl Bits {
             if low != 0 {
                 let high = self.words.get(at + 1).copied().unwrap_or(0);
                 let mut runs = u128::from(high) << WORD | u128::from(low);
-                // A bit of `runs` is set if `have` bits from it on are set.
+                // A bit of `runs` is set if `have` adjacent bits from this bit upwards were set.
                 let mut have = 1;
                 while have < count {
                     let step = have.min(count - have);
@@ -98,7 +98,7 @@ impl Bits {
         None
     }
 
-    /// Removes up to `most` numbers from `first` on.
+    /// Removes up to `most` adjacent numbers from `first` on. Returns how many.
     pub(crate) fn take_at(&mut self, first: u32, most: u32) -> u32 {
         let count = (0..most).take_while(|n| self.contains(first + n)).count() as u32;
         if count > 0 {

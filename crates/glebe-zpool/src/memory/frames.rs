@@ -1,7 +1,8 @@
-//! [`Frames`] holds the bytes of a pool's objects in their own address space.
+//! [`Frames`] holds the bytes of a pool's objects in a reserved address range.
 //!
-//! Unit: bytes from the start. A slot is written only while no entry names it and no reader is
-//! left: see [`pins`](crate::memory::pins). So bytes are lent as slices.
+//! Unit: bytes from the start, except pages to populate or discard. A slot is written only while no
+//! entry names it and no reader is left: see [`pins`](crate::memory::pins). So bytes are lent as
+//! slices.
 //!
 //! # Safety
 //! Each call checks its range. Callers promise that no thread writes what another reads.
@@ -39,7 +40,7 @@ impl Frames {
     #[inline]
     pub(crate) unsafe fn write(&self, start: usize, bytes: &[u8]) {
         let to = self.at(start, bytes.len());
-        // SAFETY: `at` checked the range; only the caller uses it, so it does not overlap `bytes`.
+        // SAFETY: `at` checked the range; no other thread uses it, and it does not overlap `bytes`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
@@ -74,7 +75,8 @@ impl Frames {
         unsafe { self.mapping.give_back(at, len) }
     }
 
-    /// Gives back at most [`DISCARD_MAX`] runs in order. Returns the number given back.
+    /// Gives back runs of pages, at most [`DISCARD_MAX`]. Returns how many of the first runs were
+    /// given back.
     ///
     /// # Safety
     /// See [`Frames::discard`].

@@ -1,13 +1,13 @@
-//! [`Pages`] supplies the pages of zspages, lowest run first, in reserved address space.
+//! [`Pages`] supplies the pages of zspages in reserved address space.
 //!
-//! A page is *used* by a zspage, *kept* (present and free), *absent*, or above the highest page
-//! ever used. A kept page saves a system call.
+//! A page below `fresh` is *used* by a zspage, *kept* (present and free) or *absent*. A kept page
+//! saves a system call.
 //!
 //! Unit: pages from the start. Invariant: `kept` and `absent` share no page, and pages under a
 //! system call are in neither. Lock: one, inside a class's and never held over a system call.
 //!
 //! # Safety
-//! Discarded pages are in neither set, so no thread uses them.
+//! Pages to discard are in neither set, so no thread uses them.
 #![allow(unsafe_code)]
 
 use crate::memory::account::{Account, NoRoom};
@@ -16,7 +16,7 @@ use crate::memory::frames::{Frames, DISCARD_MAX};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 
 const USED_PER_KEPT: u64 = 2048;
-/// A trim keeps half, so that a zspage of four pages comes and goes without a system call.
+/// A trim keeps half: enough to add a zspage of four pages without a system call.
 const KEPT_MIN: u64 = 8;
 const KEPT_MAX: u64 = 64;
 const TRIM_PAGES_MAX: u32 = 64;
@@ -29,7 +29,7 @@ pub(crate) struct Pages {
     end: u32,
     keep: u64,
     supply: Mutex<Supply>,
-    /// Stored under the lock, loaded without.
+    /// Pages in use. Stored under the lock, loaded without it.
     used: AtomicU64,
     kept: AtomicU64,
 }
@@ -105,8 +105,8 @@ impl Pages {
             Some(first) => first,
             None => self.beyond(&mut supply, count)?,
         };
-        // Populates following pages too, as many as may be kept once this run is freed: so a zspage
-        // that comes and goes causes no trim each time.
+        // Populates following pages too, but no more than may be kept after this run is freed: more
+        // would be trimmed then.
         let kept = supply.kept.len() as u64 + u64::from(count);
         let room = self.kept_bound().saturating_sub(kept) as u32;
         let mut ahead = supply.absent.take_at(first + count, room);
@@ -145,7 +145,8 @@ impl Pages {
         Ok(supply.fresh - count)
     }
 
-    /// Populates `count` pages, and `ahead` more if possible. Returns the additional pages.
+    /// Populates `count` pages, and `ahead` more if possible. Returns the number of additional
+    /// pages.
     fn populate(
         &self,
         account: &Account,
@@ -195,7 +196,8 @@ impl Pages {
         }
     }
 
-    /// Gives back all but `left` kept pages. Returns the pages given back.
+    /// Gives kept pages back until `left` remain or the kernel refuses. Returns the number of pages
+    /// given back.
     #[cold]
     pub(crate) fn trim_to(&self, account: &Account, left: u64) -> u64 {
         let mut gone = 0;

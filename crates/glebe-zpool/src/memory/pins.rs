@@ -1,14 +1,14 @@
 //! [`Pins`] counts the readers of zspages, so that slots are not reused while they are read.
 //!
-//! Zspages share counters, so a slot may wait without a reader.
+//! Several zspages share a counter, so a slot may wait although its own zspage has no reader.
 //!
 //! A *reader* loads the entry, pins its zspage, and loads the entry again. If both loads are equal,
-//! the bytes stay until the unpin. A thread that *gives a slot up* exchanges the entry, then loads
-//! the pins. All but the first load are sequentially consistent: the reader sees the new entry, or
-//! the other thread sees the pin.
+//! the bytes stay until the unpin. A thread that frees a slot exchanges the entry, then loads the
+//! pins. These accesses are sequentially consistent, so the reader sees the new entry, or the other
+//! thread sees the pin.
 //!
-//! A pinned slot is reused only after a load of zero pins. That load synchronizes with the last
-//! unpin, so all reads happen before the reuse.
+//! A slot is reused only after a load of zero pins, which synchronizes with the last unpin. So all
+//! reads happen before the reuse.
 //!
 //! Cost: two atomic additions per read. No lock.
 
@@ -29,7 +29,7 @@ impl Pins {
 
     #[inline]
     fn counter(&self, zspage: u32) -> &AtomicU64 {
-        // Neighbours, often read in turn, get different cache lines.
+        // Zspages with adjacent numbers, often read in turn, get counters in different cache lines.
         let spread = zspage.wrapping_mul(0x9e37_79b1) >> 16;
         &self.counters[spread as usize % COUNTERS]
     }

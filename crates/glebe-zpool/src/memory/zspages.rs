@@ -12,11 +12,11 @@
 //! ```
 //!
 //! `ordinal` is the index of the zspage's [block](crate::class::blocks) in its class. `age` is the
-//! count of zspages made when this zspage was made, or when eviction last found it read.
+//! count of zspages ever made, taken when this zspage was made or when eviction last found it read.
 //!
-//! Both words change under the class's lock. Other threads trust them only if they pinned an entry
-//! that names the zspage, or check them under the lock. Lock: one for the numbers, inside a
-//! class's.
+//! Except for the mark of a read, both words change under the class's lock. Other threads trust
+//! them only if they pinned an entry that names the zspage; otherwise they check the words under
+//! the lock. Lock: one for the numbers, inside a class's.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::bits::{resize_close, Bits};
@@ -32,8 +32,8 @@ const EXISTS: u64 = 1 << 45;
 const SEALED: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
 
-/// The table is sparse if more numbers are free than an eighth of the used ones plus a quarter
-/// page.
+/// The table is sparse if the free numbers exceed an eighth of the used numbers plus the numbers of
+/// a quarter page.
 const USED_PER_FREE: u32 = 8;
 const PAGE_PER_FREE: u32 = 4;
 
@@ -48,7 +48,7 @@ pub(crate) struct Zspages {
 struct Numbers {
     free: Bits,
     fresh: u32,
-    /// Zspages of each page of the table; `None` if the page is absent.
+    /// Number of zspages in each page of the table; `None` if the page is absent.
     pages: Vec<Option<u16>>,
     spare: Option<u32>,
     made: u32,
@@ -80,7 +80,6 @@ impl Zspages {
         (self.page.bytes().get() / size_of::<[u64; WORDS]>() as u64) as u32
     }
 
-    /// Returns a number, and the count of zspages made.
     pub(crate) fn take(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
         let mut numbers = lock(&self.numbers);
         let free = numbers.free.take(1);
@@ -146,7 +145,6 @@ impl Zspages {
         if *zspages > 0 {
             return;
         }
-        // Keeps the lower of two unused pages.
         if let Some(other) = numbers.spare.replace(page) {
             numbers.spare = Some(page.min(other));
             let leaves = page.max(other);
@@ -183,7 +181,7 @@ impl Zspages {
         self.table[number as usize * WORDS].fetch_or(REFERENCED, Ordering::Relaxed);
     }
 
-    /// Makes the zspage unread and as young as a new one.
+    /// Clears the mark of a read, and makes the zspage as young as a new one.
     pub(crate) fn forget(&self, number: u32, made: u32) {
         let at = number as usize * WORDS;
         self.table[at].fetch_and(!REFERENCED, Ordering::Relaxed);
@@ -211,7 +209,7 @@ impl Zspages {
         made.wrapping_sub((word >> AGE_AT) as u32)
     }
 
-    /// Returns the count of zspages made, and a number above all in use.
+    /// Returns the count of zspages ever made, and a number above all in use.
     pub(crate) fn made(&self) -> (u32, u32) {
         let numbers = lock(&self.numbers);
         (numbers.made, numbers.fresh)
@@ -230,7 +228,7 @@ impl Zspages {
         (free > used / USED_PER_FREE + self.per_page() / PAGE_PER_FREE).then(|| numbers.fresh - 1)
     }
 
-    /// Returns the charged and the uncharged bytes.
+    /// Returns the bytes of the table, and of vectors.
     pub(crate) fn held(&self) -> (u64, u64) {
         let numbers = lock(&self.numbers);
         let present = numbers.pages.iter().flatten().count() as u64;

@@ -67,7 +67,7 @@ fn elsewhere() -> Elsewhere {
     Arc::new(std::array::from_fn(|_| MappedWord::new(0)))
 }
 
-/// Returns true if the object is sealed.
+/// Returns whether the object is sealed; `None` if it is gone.
 fn read_sealed(
     pool: &Objects,
     elsewhere: &Elsewhere,
@@ -142,7 +142,6 @@ fn a_page_is_not_used_anew_while_somebody_reads_it() {
     });
 }
 
-/// A new object takes the place of a moved one.
 #[test]
 fn a_reader_follows_an_object_that_is_moved() {
     explore(PREEMPTIONS, || {
@@ -237,7 +236,6 @@ fn compaction_passes_over_what_is_being_written() {
     });
 }
 
-/// Another entry may have an equal word.
 #[test]
 fn a_filled_object_is_removed_once() {
     explore(PREEMPTIONS, || {
@@ -252,7 +250,7 @@ fn a_filled_object_is_removed_once() {
     });
 }
 
-/// The other thread may be about to exchange a word that returns in the next epoch.
+/// The other thread may be about to exchange a word that has the same value in the next epoch.
 #[test]
 fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
     let insert_filled =
@@ -298,7 +296,6 @@ fn a_slot_is_given_up_once() {
     });
 }
 
-/// The other thread removes an object that is being moved, then writes to its old slot.
 #[test]
 fn an_object_is_moved_or_removed() {
     explore(PREEMPTIONS, || {
@@ -322,7 +319,6 @@ fn an_object_is_moved_or_removed() {
     });
 }
 
-/// A new object may take the page of a sealed zspage.
 #[test]
 fn a_reader_of_an_object_that_is_sealed_has_its_bytes() {
     explore(PREEMPTIONS, || {

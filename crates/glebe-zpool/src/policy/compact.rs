@@ -1,8 +1,7 @@
-//! [`compact`] and [`Compactor`] free pages, a bounded number of bytes per hold of a class's lock.
+//! [`compact`] and [`Compactor`] free pages. They move a bounded number of bytes per hold of a
+//! class's lock.
 //!
-//! Zspages with high numbers get low ones, which shortens the table of zspages. Automatic
-//! compaction does a bounded amount with each remove, if more than a share of the pages is
-//! freeable.
+//! Moving objects to low zspage numbers shortens the table of zspages.
 
 use crate::class::{Stop, Work};
 use crate::error::Error;
@@ -11,20 +10,21 @@ use crate::options::{Budget, Compaction};
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 use glebe_os::units::Pages;
 
-/// Bytes moved per hold of a lock. This may free dozens of pages, a system call each.
+/// Bytes after which a move of objects releases the class's lock.
 const STEP_BYTES: usize = 4 << 10;
-/// Bytes moved by one remove.
+/// Bytes after which a remove stops moving objects.
 const OWN_STEP_BYTES: usize = 8 << 10;
 const PAGES_PER_FREEABLE: u64 = 2000;
-/// Pages above the bound of kept pages that gather before a trim.
+/// A compaction trims kept pages when they exceed their bound by more than this number.
 const GATHERED: u64 = 32;
 const LOWERED_MAX: usize = 3;
-/// Freed pages for each zspage that [`compact`] gives a lower number.
+/// [`compact`] renumbers at most one zspage per this number of freed pages, plus `LOWERED_MIN`.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
-/// Freeable pages to ignore: one empty zspage stays for the next object.
+/// Freeable pages that start no automatic compaction, because an empty zspage may stay for the next
+/// object.
 const FREEABLE_MIN: u64 = 10;
-/// Waiting slots between two looks for finished readers.
+/// A remove frees slots without readers when the number of waiting slots is a multiple of this.
 const WAITING: u64 = 64;
 
 /// Holds the result of a compaction.
@@ -66,7 +66,7 @@ fn compact_until(objects: &Objects, work: &mut Work, is_spent: impl Fn(&Work) ->
             break;
         }
     }
-    // Only one visit per class: objects left are in use.
+    // Visits each class once, because pinned objects could keep pages freeable for ever.
     for class in 0..objects.classes.all().count() as u32 {
         let mut stop = None;
         while memory.freeable() > 0 && !is_spent(work) && stop.is_none_or(|it| it == Stop::Spent) {
@@ -122,13 +122,11 @@ impl Compactor {
     pub(crate) fn drain_if_due(&self, objects: &Objects) {
         if objects.classes.is_draining() && self.when == Compaction::Automatic {
             let mut work = Work::default();
-            // Without room, a later call continues.
             let _ = objects.drain(&mut work);
         }
     }
 }
 
-/// Returns true if it gave a zspage a lower number.
 fn lower_one(objects: &Objects) -> bool {
     let memory = &objects.memory;
     let Some(zspage) = memory.zspages.sparse() else { return false };
@@ -136,7 +134,6 @@ fn lower_one(objects: &Objects) -> bool {
     class.is_some_and(|class| class.lock().lower(memory, zspage))
 }
 
-/// Returns true if it freed a zspage.
 pub(crate) fn compact_for_room(objects: &Objects) -> bool {
     let mut work = Work::default();
     compact_until(objects, &mut work, |work| work.pages > 0);

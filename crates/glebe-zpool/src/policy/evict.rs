@@ -1,9 +1,8 @@
-//! [`Evictor`] makes room at the limit: it gives kept pages back, then compacts, then evicts the
-//! oldest zspage of a sample.
+//! [`Evictor`] makes room at the limit. It gives kept pages back, then compacts, then (if allowed)
+//! evicts the oldest zspage of a sample.
 //!
-//! The *age* of a zspage is the number of zspages made since. A zspage that was read since the last
-//! look becomes as young as a new one; else an object that is read often would make it the oldest
-//! again.
+//! The *age* of a zspage is the number of zspages made since. A sampled zspage that was read since
+//! its last sampling becomes as young as a new zspage, so zspages that are read often stay.
 
 use crate::codec::Coder;
 use crate::error::Error;
@@ -14,7 +13,7 @@ use glebe_os::internal::sync::{AtomicU64, Ordering};
 use glebe_os::units::Bytes;
 
 const SAMPLE: usize = 64;
-/// Samples that other threads may evict first.
+/// Additional samples, because other threads may evict all zspages of a sample first.
 const LOST_MAX: usize = 32;
 const LOOKED_AT_MAX: u32 = 1 << 12;
 
@@ -29,8 +28,8 @@ impl Evictor {
         Self { at_limit, hand: AtomicU64::new(0) }
     }
 
-    /// Returns false if nothing can be freed. `trimmed` is true if the last call for the same
-    /// request only gave kept pages back.
+    /// Returns false if it freed nothing. `trimmed` is true if the last call for the same request
+    /// only gave kept pages back.
     pub(crate) fn make_room(&self, objects: &Objects, trimmed: &mut bool) -> bool {
         let memory = &objects.memory;
         objects.settle();
@@ -49,7 +48,8 @@ impl Evictor {
     }
 
     pub(crate) fn evict_oldest(&self, objects: &Objects) -> bool {
-        // Two rounds: the first passes over zspages that were read.
+        // Enough samples for two rounds over all zspages, because the first round may find all of
+        // them read.
         let (_, end) = objects.memory.zspages.made();
         (0..2 * end as usize / SAMPLE + LOST_MAX).any(|_| self.evict_of_sample(objects))
     }
@@ -94,7 +94,8 @@ impl Evictor {
         Ok(())
     }
 
-    /// Charges the codec's state and sheds what exceeds the limit. The caller holds no pin.
+    /// Charges the codec's state, and makes room while the pool exceeds its limit. The caller holds
+    /// no pin.
     #[cold]
     pub(crate) fn charge_codec(&self, objects: &Objects, coder: &Coder) {
         let account = &objects.memory.account;
@@ -106,7 +107,7 @@ impl Evictor {
     }
 }
 
-/// Tries zspages in turn, since all used slots of one may be in limbo or being written.
+/// Tries zspages from the oldest on, because a zspage may have no object to evict.
 fn evict_oldest_of(objects: &Objects, mut found: &mut [(u32, u32)]) -> bool {
     while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
         let last = found.len() - 1;

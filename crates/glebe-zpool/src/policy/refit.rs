@@ -1,11 +1,11 @@
 //! [`Refit`] fits the table of a pool to its objects, and charges small vectors.
 //!
-//! A look is due each time the pages in use changed by a sixteenth. It changes the table if the
-//! estimate saves enough. Vectors of classes and tables cannot be charged where they grow, so a
-//! look charges them ahead.
+//! `look` runs each time the pages in use changed by a sixteenth. It changes the table if this
+//! should save enough memory. Vectors of classes and tables cannot be charged where they grow, so
+//! `look` charges them ahead.
 //!
-//! Unit: bytes. Cost: two loads per operation; a look takes microseconds to milliseconds. Lock: one
-//! thread looks, others do not wait.
+//! Unit: bytes. Cost: `look` takes microseconds to milliseconds. Lock: one; `look` does not wait
+//! for it.
 
 use crate::class::classes::Classes;
 use crate::class::Shape;
@@ -22,9 +22,9 @@ use glebe_os::units::PageSize;
 const ALIGN: u64 = 8;
 /// Pages in use below which no table is fitted.
 const PAGES_MIN: u64 = 256;
-/// Bytes held for each byte that a new table must save.
+/// A new table must save one byte per this number of held bytes.
 const HELD_PER_SAVED: f64 = 1000.0;
-/// Bytes held that a moved byte must save.
+/// Held bytes that a new table must save for each byte that it moves.
 const MOVE_COST: f64 = 0.005;
 const CHANGE_PARTS: u64 = 16;
 const CHANGE_MIN: u64 = 16;
@@ -34,7 +34,7 @@ const AHEAD_PARTS: u64 = 8;
 pub(crate) struct Refit {
     state: Mutex<State>,
     page: PageSize,
-    /// Pages in use: a look is due below `low` and from `high` on.
+    /// `look` is due when the pages in use are below `low`, or at least `high`.
     low: AtomicU64,
     high: AtomicU64,
 }
@@ -91,7 +91,7 @@ impl Refit {
         if state.is_fitted && used >= PAGES_MIN {
             self.fit(objects, &mut state.table);
         }
-        // Without room the next look tries again.
+        // If the limit leaves no room, the next call tries again.
         let (is, account) = (vector_bytes(objects), &objects.memory.account);
         let wanted = is + is / AHEAD_PARTS + AHEAD;
         if wanted <= state.charged || account.charge(wanted - state.charged) {
@@ -105,12 +105,11 @@ impl Refit {
         let fitted = table.fitted(&histogram, MOVE_COST);
         let (now, then) = (table.expected(&histogram), fitted.expected(&histogram));
         if (now - then) * HELD_PER_SAVED >= now {
-            // Too many classes may still be emptied.
+            // The change fails if too many classes are still being emptied.
             let _ = self.change(objects, table, &fitted);
         }
     }
 
-    /// Returns the bytes of small vectors and their charge.
     pub(crate) fn vectors(&self, objects: &Objects) -> (u64, u64) {
         let state = lock(&self.state);
         (vector_bytes(objects), state.charged)
@@ -124,7 +123,7 @@ fn vector_bytes(objects: &Objects) -> u64 {
     tables + classes.sum::<u64>()
 }
 
-/// Returns the lengths of stored objects, to a 512th of a page.
+/// Counts stored objects by length, rounded up to a 512th of a page.
 fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
     let mut histogram = Histogram::new(rules);
     let longest = rules.page.bytes().get() as usize;
@@ -142,14 +141,14 @@ fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
     histogram
 }
 
-/// Changes the classes. No other thread may do so meanwhile.
+/// Changes the classes. No other thread may change them meanwhile.
 pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) -> Result<(), Error> {
     let (page, own) = (table.rules().page, machine_page.bytes().get());
     RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;
     RulesError::within("slots in a zspage", table.most_objects().into(), 1, SLOTS_MAX.into())?;
     let shape = |class: &SizeClass| {
-        // Slots are as wide as fits, in words, so that classes with equal zspages have equal
-        // shapes.
+        // Slots are as wide as the zspage allows, in multiples of 8 bytes, so that classes with
+        // equal pages and slots have equal shapes.
         let (least, widest) = (class.size.get(), class.stride(page).get());
         let size = (widest & !(ALIGN - 1)).max(least) as u32;
         let (pages, objects) = (class.pages.get() as u32, class.objects);

@@ -1,5 +1,5 @@
-//! [`ObjectPool`] sheds memory for a reclaimer: free memory first, then the oldest objects if it
-//! may evict. Sheds in batches, to save system calls.
+//! [`ObjectPool`] sheds memory for a reclaimer: free memory, or the oldest objects if it may evict.
+//! Batches save system calls.
 
 use crate::error::Error;
 use crate::options::{AtLimit, Budget};
@@ -23,14 +23,14 @@ impl ObjectPool {
         self.claim.release(holder);
     }
 
-    /// Returns the bytes that can be shed without an object.
+    /// Estimates the bytes that the pool can shed without removing an object.
     #[doc(hidden)]
     pub fn waste(&self) -> Bytes {
         let kept = self.objects.memory.pages.kept();
         Pages::new(kept + self.objects.memory.freeable()).bytes(self.page)
     }
 
-    /// Returns the bytes that can be shed with objects.
+    /// Estimates the bytes that the pool can shed only by removing objects.
     #[doc(hidden)]
     pub fn evictable(&self) -> Bytes {
         let memory = &self.objects.memory;
@@ -41,7 +41,7 @@ impl ObjectPool {
         }
     }
 
-    /// Sheds up to `most` of the waste. Returns the bytes freed.
+    /// Sheds up to `most` bytes of the waste.
     #[doc(hidden)]
     pub fn shed_waste(&self, most: Bytes) -> Bytes {
         self.shed(most, |missing| {
@@ -50,7 +50,7 @@ impl ObjectPool {
         })
     }
 
-    /// Sheds up to `most` of the oldest objects. Returns the bytes freed.
+    /// Sheds up to `most` bytes by evicting the oldest objects.
     #[doc(hidden)]
     pub fn shed_objects(&self, most: Bytes) -> Bytes {
         self.shed(most, |_| self.evictor.evict_oldest(&self.objects))

@@ -1,21 +1,20 @@
 //! [`Table::fitted`] chooses the classes that hold given objects in the least memory.
 //!
-//! A class of `n` objects with `k` slots per zspage is expected to hold `n / k` zspages, plus a
-//! part of `(k - 1) / 2` free slots.
+//! A class of `n` objects with `k` slots per zspage is expected to hold `n / k` zspages, plus
+//! [`LEFT`] times `(k - 1) / 2` free slots.
 //!
 //! Dynamic programming finds the best table: the best classes up to a size are the best up to some
-//! smaller size, plus one class. Sums are bytes as `f64`, equal on every machine since nothing is
-//! reordered. Cost: O(n x k x log n) for n sizes in use and k kinds of zspage.
+//! smaller size, plus one class. Cost: O(s x z x log s) for s sizes in use and z kinds of zspage.
 
 use crate::sizes::table::{Rules, SizeClass, Table};
 use glebe_os::units::{Bytes, Pages};
 
-/// Bytes held beside pages: an entry, a back pointer, a zspage's header and block, a class.
+/// Bytes held besides pages: an entry, a back pointer, a zspage's header and block, a class.
 const OBJECT: f64 = 8.0;
 const SLOT: f64 = 4.0;
 const ZSPAGE: f64 = 40.0;
 const CLASS: f64 = 640.0;
-/// Expected free slots of the last zspage, relative to a random fill; best on the benchmark's
+/// Expected free slots of the last zspage, relative to a random fill; chosen on the benchmark's
 /// trace.
 const LEFT: f64 = 0.8;
 
@@ -67,8 +66,8 @@ struct Goal<'a> {
     move_cost: f64,
 }
 
-/// Returns the zspages that may be best for objects of up to `size` bytes: each longer and cheaper
-/// per object than those before, and last the present class, which needs no move.
+/// Returns the zspages that may be best for objects of up to `size` bytes. The last is that of the
+/// present class, whose objects need no move.
 fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     let rules = &goal.histogram.rules;
     let mut kinds: Vec<Cost> = Vec::new();
@@ -95,7 +94,8 @@ struct Best {
     last: Option<(SizeClass, usize)>,
 }
 
-/// The lower convex hull of `held` over `objects`: results that may be best below one more class.
+/// The lower convex hull of `held` over `objects`. Only these results may be best below another
+/// class.
 #[derive(Debug, Default)]
 struct Hull(Vec<usize>);
 

@@ -3,14 +3,14 @@
 //! Sizes are on a *grid*: the smallest class, then every step, then the page. Classes ascend and
 //! end with a page, so every length of 1 byte to a page has a class. Unit: bytes.
 //!
-//! Source: `mm/zsmalloc.c` of Linux 6.3 and later. A zspage has the fewest pages that leave the
-//! least tail, or one page if the size is a power of two.
+//! Source: `mm/zsmalloc.c` of Linux 6.3 and later. A zspage has as many pages as leave the fewest
+//! unused bytes, or one page if the size is a power of two.
 
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 const CHAIN_MAX: u64 = 16;
 
-/// The word of a zspage has 12 bits for its class.
+/// The word of a zspage has 12 bits for its class number.
 const CLASSES_MAX: u64 = 1 << 12;
 
 /// The value of [`Rules`] that is out of range.
@@ -38,7 +38,7 @@ impl RulesError {
 /// The rules that make the classes of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// Bytes between the sizes of two classes; a power of two.
+    /// Bytes between two adjacent sizes; a power of two.
     pub step: Bytes,
     /// The size of the smallest class.
     pub min: Bytes,
@@ -56,7 +56,8 @@ impl Rules {
     /// The largest supported page.
     pub const PAGE_MAX: Bytes = Bytes::new(64 << 10);
 
-    /// Returns the kernel's defaults: 256 steps per page, from 32 bytes on, up to 8 pages, merged.
+    /// Returns the kernel's defaults: 256 steps per page, sizes from 32 bytes on, up to 8 pages per
+    /// zspage, merged.
     #[must_use]
     pub const fn of_page(page: PageSize) -> Self {
         let step = Bytes::new(page.bytes().get() >> 8);
@@ -81,7 +82,7 @@ impl Rules {
         within("a number of classes", self.grid_len() as u64, 1, CLASSES_MAX)
     }
 
-    /// Requires valid rules.
+    /// Returns the number of sizes. Requires valid rules.
     pub(super) fn grid_len(&self) -> usize {
         let above = self.page.bytes().saturating_sub(self.min).get();
         above.div_ceil(self.step.get()) as usize + 1
@@ -114,7 +115,7 @@ impl Rules {
 /// One class: the size of its slots, and its zspages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SizeClass {
-    /// Bytes of a slot.
+    /// Bytes of the longest object.
     pub size: Bytes,
     /// Pages of a zspage.
     pub pages: Pages,
@@ -128,7 +129,7 @@ impl SizeClass {
         Self { size, pages, objects: objects as u32 }
     }
 
-    /// Returns true if a zspage of one class can become the other's: pages and slots are equal.
+    /// Returns true if zspages of both classes have equally many pages and slots.
     #[must_use]
     pub fn same_zspages(&self, other: &Self) -> bool {
         (self.pages, self.objects) == (other.pages, other.objects)
@@ -198,7 +199,7 @@ impl Table {
         &self.rules
     }
 
-    /// Returns the longest length that shares its zspage. A longer object takes a page of its own.
+    /// Returns the longest length whose zspage has several slots.
     #[must_use]
     pub fn watermark(&self) -> Bytes {
         let shared = self.classes.iter().rev().find(|class| class.objects > 1);

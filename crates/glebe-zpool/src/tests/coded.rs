@@ -110,7 +110,7 @@ fn damaged_bytes_are_an_error_and_nothing_else() {
                 pool.objects.damage(name, at);
                 match pool.read(handle, &mut buf) {
                     Err(Error::Codec(CodecError::Corrupt { .. })) => refused += 1,
-                    // There is no checksum: a byte may differ, the length may not.
+                    // There is no checksum, so a byte may differ, but not the length.
                     Ok(now) => assert_eq!(now, len),
                     other => panic!("{other:?}"),
                 }

@@ -1,10 +1,9 @@
-//! Helpers for programs on pools: their reader, and objects.
+//! Reads programs for pools, and makes their objects.
 
 /// The unread rest of a program.
 pub struct Program<'a>(pub &'a [u8]);
 
 impl Program<'_> {
-    /// Returns the next byte, or zero at the end.
     pub fn next(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;

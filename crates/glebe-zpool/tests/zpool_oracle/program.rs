@@ -25,7 +25,7 @@ const TABLES: u64 = 1 << 18;
 const GUARDS_MAX: usize = 8;
 
 impl Program<'_> {
-    /// Returns a length of 0 to a page plus 1 byte; mostly one of few values, so that slots are
+    /// Returns a length of 0 to a page plus 1 byte; often one of few values, so that slots are
     /// reused.
     fn len(&mut self) -> usize {
         let page = page();
@@ -38,7 +38,7 @@ impl Program<'_> {
         }
     }
 
-    /// Returns a budget, and its number.
+    /// Returns the amount of a budget, and the budget.
     fn budget(&mut self) -> (u8, Budget) {
         let amount = self.next() / 4;
         let budget = match self.next() % 4 {
@@ -82,19 +82,17 @@ fn page() -> usize {
 struct Both<'a> {
     pool: &'a ObjectPool,
     evicts: bool,
-    /// True if the table may differ from the first.
     has_other_table: bool,
     limit: Bytes,
     /// Address space is reserved for this limit.
     first_limit: Bytes,
     map: HashMap<Handle, Vec<u8>>,
-    /// The keys of the map, by number.
     order: Vec<Handle>,
     gone: HashSet<Handle>,
     last_gone: Option<Handle>,
     held: Vec<(Guard<'a>, Vec<u8>)>,
     evicted: u64,
-    /// Objects made so far, which seed their bytes.
+    /// Number of objects made so far; it seeds their bytes.
     seed: u64,
 }
 
@@ -166,7 +164,6 @@ impl<'a> Both<'a> {
         self.last_gone = Some(handle);
     }
 
-    /// Removes evicted objects from the map; their number must match.
     fn find_evicted(&mut self) {
         let evicted = self.pool.stats().evicted;
         assert!(self.evicts || evicted == 0, "evicted without leave");
@@ -186,7 +183,6 @@ impl<'a> Both<'a> {
         self.evicted = evicted;
     }
 
-    /// Returns true if a full pool may give this error.
     fn is_full(&self, error: &Error) -> bool {
         match error {
             Error::Full { held, limit, .. } => {
@@ -231,7 +227,6 @@ impl<'a> Both<'a> {
         self.went(at);
     }
 
-    /// Removes every n-th object, which leaves holes.
     fn remove_many(&mut self, program: &mut Program<'_>) {
         let (every, from) = (2 + program.below(4), program.below(4));
         for at in (0..self.order.len()).rev().filter(|at| at % every == from) {
@@ -252,7 +247,7 @@ impl<'a> Both<'a> {
             }
             Err(Error::Empty) => assert_eq!(len, 0),
             Err(Error::TooLong { .. }) => assert!(len > page()),
-            // The object was evicted to make room for itself.
+            // The object was evicted to make room for its new bytes.
             Err(Error::Stale) => assert!(self.evicts, "an object is gone"),
             Err(error) => assert!(self.is_full(&error), "{error}"),
         }
@@ -320,7 +315,8 @@ impl<'a> Both<'a> {
 
     fn compact(&mut self, program: &mut Program<'_>) {
         let (amount, budget) = program.budget();
-        // Slots that waited for readers empty zspages without compaction.
+        // When slots that waited for readers are freed, zspages may become empty without
+        // compaction.
         let stats = self.pool.stats();
         let limbo = stats.limbo_slots;
         // Objects of retired classes fill slots of others, so fewer pages are freeable.

@@ -1,4 +1,4 @@
-//! Models lending, recall and the index. A granule has two pages, a page two words and one key
+//! Models lending, recall and the index. A granule has two pages. A page has two words and one key
 //! word.
 
 mod order;
@@ -41,12 +41,10 @@ fn bytes_of(words: [u64; WORDS]) -> [u8; PAGE_BYTES] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Put {
     Stored,
-    /// First class took the page and counted it.
     Recalled,
     Refused,
 }
 
-/// Puts `key` into `page`. Also returns the number of live pages added.
 fn put(lent: &Lent, page: usize, key: u64) -> (Put, u64) {
     match lent.claim(page) {
         Ok(claim) => fill(lent, claim, key),
@@ -99,7 +97,6 @@ fn assert_all(lent: &Lent, run: &Range<usize>, word: u64) {
     }
 }
 
-/// Checks that nothing is held, closed or pinned. Returns the number of valid pages.
 fn settled(lent: &Lent) -> u64 {
     let mut all = 0;
     for granule in 0..lent.granules() {
@@ -120,7 +117,7 @@ fn assert_usable(lent: &Lent) {
     }
 }
 
-/// Takes `run` for first class, and finds its own words after `others`. Returns the pages recalled.
+/// Takes `run` for first class and checks that its words survive `others`.
 fn own(lent: &Lent, run: &Range<usize>, zeroed: bool, others: impl FnOnce()) -> u64 {
     let recalled = lent.recall(run, zeroed, true).expect("waits");
     if zeroed {
@@ -136,7 +133,6 @@ fn own(lent: &Lent, run: &Range<usize>, zeroed: bool, others: impl FnOnce()) -> 
 #[derive(Clone)]
 struct Case {
     run: Range<usize>,
-    /// Pages that a tenant holds at the start.
     before: &'static [usize],
     page: usize,
     zeroed: bool,
@@ -237,7 +233,6 @@ fn whole_granule_needs_the_closers_in_the_guard() {
     explore_put_against_block(None, Fault::Closers, case);
 }
 
-/// Removes a granule's memory during a put: no store reaches it until other memory arrives.
 fn memory_goes_under_a_put(fault: Fault) {
     let lent = lent(1, Critical::restartable(1, fault));
     let writer = {
@@ -515,7 +510,6 @@ fn first(page: usize) -> PageUse {
     PageUse { page, generation: 1 }
 }
 
-/// Judges other entries for a publisher of `at`, if none is stale.
 fn all_but(at: PageUse) -> impl Fn(PageUse) -> Held {
     move |other| if other == at { Held::Other } else { Held::Same }
 }

@@ -1,7 +1,7 @@
 //! Models a page of a region: threads touch it, move it out, compress it and drop its copy.
 //!
-//! Home, shadow and copy are one word each; 0 means absent. A touch of a present page only accesses
-//! `home`.
+//! `home`, `shadow` and `copy` are the places of the page's bytes, one word each; 0 means absent. A
+//! touch of a present page only accesses `home`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;
-/// Most tries of a touch: two threads could alternate for ever.
+/// Most tries of a touch, because two threads could alternate for ever.
 const TRIES: u32 = 4;
 
 struct Page {
@@ -62,7 +62,7 @@ impl Page {
         page
     }
 
-    /// Moves bytes in one step, as the kernel does.
+    /// Empties `from` in one step, as the kernel does.
     fn shift(from: &MappedWord, to: &MappedWord) {
         assert_eq!(get(to), 0, "something is there");
         let bytes = from.swap(0, Ordering::AcqRel);
@@ -166,7 +166,7 @@ impl Page {
     }
 }
 
-/// Runs two threads. The first returns true if it wrote.
+/// Runs `one` beside `other`, and then checks the page. `one` returns true if it wrote.
 fn beside(page: fn() -> Arc<Page>, one: fn(&Page) -> bool, other: fn(&Page)) {
     explore(4, move || {
         let page = page();

@@ -12,7 +12,6 @@ use glebe_os::extent::Extent;
 fn a_page_of_the_stock_goes_to_one_taker() {
     explore(3, || {
         let stock = Arc::new(Stock::new());
-        // Two words hold one page each.
         let one = |page| Extent::new(page, 1).expect("one page");
         assert!(stock.fill(one(31)) && stock.fill(one(32)));
         let taker = |stock: Arc<Stock>| {

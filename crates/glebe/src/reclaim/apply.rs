@@ -1,7 +1,7 @@
 //! [`apply`] is the only function that sheds memory.
 //!
 //! Volatile memory of a priority goes oldest first over all parts. Other classes take parts in the
-//! order of their addition. A part rounds up to its own unit.
+//! order of addition. A part rounds up, so it may free more than asked.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::pressure::Scope;
 use crate::volatile::Priority;
 use glebe_os::units::Bytes;
 
-/// `Reclaimed` is the result of a look at memory.
+/// `Reclaimed` is the result of a look or of `shed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reclaimed {
@@ -20,9 +20,9 @@ pub struct Reclaimed {
     pub asked: Bytes,
     /// Bytes freed, by class ([`Class::place`]); for budgets, bytes asked for.
     pub freed: [Bytes; Class::COUNT],
-    /// Fall of the group's usage or rise of the machine's free memory, in bytes, by all programs.
+    /// Fall of the group's usage or rise of the machine's free memory, in bytes.
     pub measured: Bytes,
-    /// Parts that failed and were skipped.
+    /// Calls to parts that failed.
     pub failed: u64,
 }
 
@@ -53,7 +53,7 @@ impl Reclaimed {
     }
 }
 
-/// Sheds `targets`. `stats` is in the order of `parts`.
+/// `stats` is in the order of `parts`.
 pub(super) fn apply(
     parts: &[Handle],
     stats: &[PartStats],

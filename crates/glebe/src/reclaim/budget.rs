@@ -1,8 +1,8 @@
-//! [`Budget`] limits the bytes that a cache of the program holds.
+//! [`Budget`] limits the bytes of a cache.
 //!
-//! The reclaimer lowers the limit, and the program shrinks its cache later. Requested bytes count
-//! as coming for one second. Use a budget only for memory that returns to the system when freed,
-//! unlike memory in a reserve.
+//! The reclaimer lowers the limit; the program shrinks its cache later. For a second, plans expect
+//! the bytes above the limit to be freed. A budget suits only memory that returns to the system
+//! when freed, unlike a reserve's.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use glebe_os::units::Bytes;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A `Budget` limits the bytes that a cache may hold. Clones share one value.
+/// A `Budget` limits a cache's bytes. Clones share one value.
 ///
 /// ```
 /// use glebe::reclaim::{Budget, Policy, Reclaimer};
@@ -60,7 +60,7 @@ impl Budget {
         }))
     }
 
-    /// Returns the bytes that may be held now; all if no reclaimer of this process has the budget.
+    /// Returns the bytes that may be held now: all, if no reclaimer of this process has the budget.
     #[must_use]
     pub fn allowed(&self) -> Bytes {
         let words = &self.0;

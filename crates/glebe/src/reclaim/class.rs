@@ -1,10 +1,10 @@
-//! [`Class`] lists the kinds of memory that parts give up.
+//! [`Class`] orders the kinds of memory.
 
 use std::fmt;
 
 use crate::volatile::Priority;
 
-/// A kind of memory that a part can give up. Each gives all before the next gives any.
+/// A kind of memory that a part can give up. A plan takes all of a class before any of the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Marked volatile memory, lowest priority first, then oldest first.
@@ -15,7 +15,7 @@ pub enum Class {
     Objects,
     /// Memory that a [`Budget`](super::Budget) asks its owner to free.
     Budgets,
-    /// Memory of a reserve that first class does not hold.
+    /// Memory of a reserve that no first-class client holds.
     Reserve,
 }
 

@@ -1,4 +1,4 @@
-//! [`Due`] computes when to look next, before usage can pass the margin.
+//! [`Due`] computes when to look next.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,14 @@ use super::policy::Policy;
 use super::pressure::Pressure;
 use glebe_os::units::Bytes;
 
-/// Least expected growth of usage, in bytes per second.
+/// Least growth of usage to expect, in bytes per second.
 const SPEED: u64 = 512 << 20;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Pause if a threshold reports the rise in time.
+/// Shortest usual pause while an armed threshold can report a rise.
 const PAUSE_TOLD: Duration = Duration::from_millis(250);
 /// Page cache counts as small below `limit >> FEW_FILES_SHIFT`.
 const FEW_FILES_SHIFT: u32 = 4;
-/// Pause while memory is short, and for [`ALERT`] after.
+/// Shortest pause within [`ALERT`] of the last shortage.
 const PAUSE_SHORT: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) const PAUSE_BLIND: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ pub(super) const CALM_MARGINS: u64 = 2;
 
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// `Lateness` is the longest recent delay of a look.
+/// The longest recent delay of a look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lateness {
     due: Option<Instant>,
@@ -56,14 +56,14 @@ pub(super) struct Due<'a> {
 }
 
 impl Due<'_> {
-    /// Returns the time for which the room beyond the margin lasts at the expected speed.
+    /// Returns roughly how long the room beyond the margin lasts at the expected speed.
     pub(super) fn pause(&self) -> Duration {
         let Self { policy, pressure, marked, .. } = *self;
         let still = policy.still_margin(pressure.limit).get();
         let is_alert = self.since_short.is_some_and(|since| since < ALERT);
         let least = if is_alert { PAUSE_SHORT } else { PAUSE_MIN };
         let speed = pressure.rise_a_second.get().saturating_mul(2).max(SPEED);
-        // The kernel frees marked memory by itself.
+        // The kernel frees marked memory by itself, so it counts as room.
         let room = pressure.room().get().saturating_add(marked.get());
         let mut pause = time_for(room.saturating_sub(still), speed);
         // The threshold also counts file pages, which other memory can replace without crossing it.
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(pause(used, |_| ()), Duration::from_millis(125));
         assert_eq!(pause(used, |due| due.tells_above = true), PAUSE_TOLD);
         assert_eq!(pause(used, |due| due.was_told = true), PAUSE_MIN);
-        // No threshold reports that marked memory outgrows what is free.
+        // No threshold reports that marked memory outgrows the free memory.
         let marked = |due: &mut Due<'_>| {
             due.tells_above = true;
             due.marked = Bytes::mib(1);

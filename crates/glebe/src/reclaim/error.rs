@@ -1,10 +1,10 @@
-//! [`ReclaimError`] says why a reclaimer or gauge refused.
+//! [`ReclaimError`] explains refusals.
 
 use std::fmt;
 
 use glebe_os::error::OsError;
 
-/// A refusal of a reclaimer or gauge.
+/// The reason for a refusal.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReclaimError {

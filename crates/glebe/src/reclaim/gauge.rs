@@ -1,9 +1,8 @@
-//! [`Gauge`] tells an allocator how much memory to give back, by the rules of a
-//! [`Reclaimer`](super::Reclaimer).
+//! [`Gauge`] computes how much memory an allocator should give back.
 //!
 //! A look allocates and frees nothing, even if it fails: files stay open, and text is read onto the
-//! stack. Only the clock says when to look, because a thread cannot wait at once for descriptors
-//! and a shared word. One thread owns a gauge. Cost: some tens of µs a look.
+//! stack. Only time makes a look due, because a thread that waits on a shared word cannot also wait
+//! for descriptors.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,19 +16,19 @@ use super::{Class, ReclaimError};
 use crate::volatile::Priority;
 use glebe_os::units::Bytes;
 
-/// `Free` is memory that an allocator has and nobody uses.
+/// `Free` counts an allocator's marked, unused and rewritten memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
     /// Bytes marked and not yet freed by the kernel.
     pub marked: Bytes,
     /// Bytes resident and not marked.
     pub unmarked: Bytes,
-    /// Bytes marked, then written, in use or not. The kernel counts them as page cache until it
-    /// scans them.
+    /// Bytes marked, then written, in use or not. The kernel counts them as page cache until a
+    /// scan.
     pub rewritten: Bytes,
 }
 
-/// A `Reading` is the result of a look.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// The pressure; `None` if no limit could be read.
@@ -38,7 +37,7 @@ pub struct Reading {
     pub margin: Bytes,
     /// Bytes to give back, marked or not.
     pub short: Bytes,
-    /// Marked bytes to give back for files; bytes for [`short`](Reading::short) count.
+    /// Marked bytes to give back so that files stay, including those for [`short`](Reading::short).
     pub crowded: Bytes,
     /// Time until the next look.
     pub pause: Duration,
@@ -77,7 +76,7 @@ impl Gauge {
         Self::below(Path::new("/"), policy)
     }
 
-    /// Creates a gauge of the files below `root`.
+    /// Creates a gauge on the kernel's files below `root`.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         let mut sensor = Sensor::unopened(root, &[]);
@@ -124,14 +123,15 @@ impl Gauge {
         }
     }
 
-    /// Reports bytes `taken` from the system since the last look, and unmarked bytes `given` back,
-    /// which are no rise.
+    /// Reports bytes `taken` from the system since the last look, which are no rise, and unmarked
+    /// bytes `given` back, which hide no rise.
     pub fn exchanged(&mut self, taken: Bytes, given: Bytes) {
         self.sensor.took(taken);
         self.sensor.gave_up(given);
     }
 
-    /// Searches for the groups, and opens closed files. Allocates, so call it without a lock.
+    /// Searches for the groups, and opens closed files. Allocates, so call it without the
+    /// allocator's lock.
     ///
     /// # Errors
     /// [`ReclaimError::Os`]; the known groups stay.
@@ -144,10 +144,10 @@ impl Gauge {
         self.sensor.close();
     }
 
-    /// Returns the group with the least room, or "the machine".
+    /// Returns the directory of the group with the least room, or "the machine".
     ///
     /// # Errors
-    /// A text that says why no group can be read.
+    /// The reason, as text.
     pub fn limit(&self) -> Result<String, String> {
         self.sensor.limit()
     }

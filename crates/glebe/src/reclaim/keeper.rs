@@ -1,7 +1,6 @@
 //! [`Keeper`] holds the parts of a reclaimer, behind its lock.
 //!
-//! A look reads the pressure, plans and sheds, and repeats this if parts freed too little. Then it
-//! sets caps of marked memory, refills, budgets, and the time of the next look.
+//! A look reads the pressure, plans and sheds, up to four times while parts free too little.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,7 +20,6 @@ use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
 const ROUNDS: usize = 4;
-/// Time to spare reserves after shrinking made no room.
 const FUTILE_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -80,7 +78,7 @@ impl Keeper {
 
     pub(super) fn add(&mut self, part: Part) -> Result<(), ReclaimError> {
         self.parts.push(part.claimed(self.holder)?);
-        // No look allocates after this.
+        // Allocates now, so that a look need not grow `stats`.
         self.stats.reserve(self.parts.len());
         Ok(())
     }
@@ -108,7 +106,7 @@ impl Keeper {
             let of_others = done.freed().saturating_sub(volatile.saturating_sub(seen.marked));
             self.sensor.gave_up(of_others);
             seen.reclaimed.add(&done);
-            // The last tenth is not worth another round.
+            // A missing tenth is not worth another round.
             if done.freed().get() >= done.asked.get() - done.asked.get() / 10 {
                 break;
             }
@@ -122,7 +120,7 @@ impl Keeper {
         let level = Some(level).filter(|level| look.pressure.used < *level);
         let group = self.sensor.group();
         let is_new = group.is_some_and(|group| self.watch.arm(bell, group, level, now));
-        // A new threshold does not report an earlier crossing.
+        // A new threshold does not report an earlier crossing, so the pause stays short.
         seen.pause = self.pause(&seen, !is_new, now);
         bell.wake_after(seen.pause)?;
         self.lateness.expect(Instant::now() + seen.pause);
@@ -138,7 +136,8 @@ impl Keeper {
         Ok(done)
     }
 
-    /// Spares reserves for a while if shrinking made no room: huge pages may stay in their pool.
+    /// Spares reserves for [`FUTILE_FOR`] if usage fell by less than half of what they freed,
+    /// because huge pages may stay in the kernel's pool.
     fn judge_reserves(&mut self, done: &Reclaimed, now: Instant) {
         let given = done.freed_of(Class::Reserve);
         if given > Bytes::ZERO && done.measured.get() < given.get() / 2 {
@@ -146,7 +145,7 @@ impl Keeper {
         }
     }
 
-    /// Reads parts and pressure. Sets `marked` to the bytes that the kernel may free.
+    /// Reads parts and pressure. Sets `marked` to the marked bytes that the kernel may free.
     fn observe(&mut self, marked: &mut Bytes) -> Result<Look, ReclaimError> {
         let is_futile = self.futile_at.is_some_and(|at| at.elapsed() < FUTILE_FOR);
         let Self { parts, stats, .. } = self;
@@ -169,7 +168,8 @@ impl Keeper {
         self.sensor.look(Lazy { marked: *marked, most })
     }
 
-    /// Lets marked memory grow by the free bytes beyond the margin, in equal shares.
+    /// Lets each region's marked memory grow by an equal share of the free bytes beyond the margin,
+    /// if the policy limits marked memory.
     fn set_caps(&self, pressure: &Pressure, reclaimed: &mut Reclaimed) {
         let regions = self.parts.iter().filter(|part| part.is_volatile()).count() as u64;
         let share = self.policy.limits_marked(pressure).then(|| {
@@ -181,8 +181,8 @@ impl Keeper {
         }
     }
 
-    /// Withholds refills and keeps budgets low during a shortage and a while after. Returns true if
-    /// that begins.
+    /// Withholds refills and keeps budgets low during a shortage and a while after. Returns true
+    /// when this begins.
     fn set_refills(&mut self, pressure: &Pressure, done: &Reclaimed, now: Instant) -> bool {
         let margin = self.policy.margin_at(pressure);
         let was_withheld = self.is_withheld;

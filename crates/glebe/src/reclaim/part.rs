@@ -1,4 +1,4 @@
-//! A [`Part`] gives memory to one reclaimer, which holds it by a weak handle.
+//! A [`Part`] sheds memory for one reclaimer.
 
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use crate::zpool::ObjectPool;
 use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
-/// A `Part` can give memory back; `into` makes it.
+/// A `Part` is memory that a reclaimer can shed. `into` makes most parts.
 #[derive(Debug)]
 pub struct Part(Result<Handle, crate::reserve::ReserveError>);
 
@@ -28,29 +28,29 @@ pub(super) enum Handle {
 }
 
 impl From<&Arc<Region>> for Part {
-    /// Takes the region's marked memory.
+    /// The part gives the region's marked memory.
     fn from(region: &Arc<Region>) -> Self {
         Self(Ok(Handle::Region(Arc::downgrade(region))))
     }
 }
 
 impl From<&Arc<Purger>> for Part {
-    /// Takes marked memory of a shared file that nobody has pinned.
+    /// The part gives a shared file's unpinned marked memory.
     fn from(purger: &Arc<Purger>) -> Self {
         Self(Ok(Handle::Purger(Arc::downgrade(purger))))
     }
 }
 
 impl<K: Hash + Eq, V> From<&Cache<K, V>> for Part {
-    /// Takes the cache's marked entries. Give the cache the reclaimer's
-    /// [`refills`](super::Reclaimer::refills) too, so that it stays small during a shortage.
+    /// The part gives the cache's marked entries. Give the cache the reclaimer's
+    /// [`refills`](super::Reclaimer::refills) too, so that it does not grow again.
     fn from(cache: &Cache<K, V>) -> Self {
         cache.region().into()
     }
 }
 
 impl From<&Arc<ObjectPool>> for Part {
-    /// Takes memory that compaction frees, and the oldest objects if the pool [may
+    /// The part gives memory that compaction frees, and the oldest objects if the pool [may
     /// evict](crate::zpool::AtLimit::EvictOldest).
     fn from(pool: &Arc<ObjectPool>) -> Self {
         Self(Ok(Handle::Pool(Arc::downgrade(pool))))
@@ -58,14 +58,15 @@ impl From<&Arc<ObjectPool>> for Part {
 }
 
 impl From<&Budget> for Part {
-    /// Takes what the budget's owner holds.
+    /// The part gives bytes by lowering the budget.
     fn from(budget: &Budget) -> Self {
         Self(Ok(Handle::Budget(budget.downgrade())))
     }
 }
 
 impl Part {
-    /// Takes the memory of a reserve that first class does not hold, except `least` bytes.
+    /// Makes a part of a reserve's memory that no first-class client holds. The reserve keeps at
+    /// least `least` bytes.
     #[must_use]
     pub fn reserve(reserve: &Reserve, least: Bytes) -> Self {
         Self(reserve.shrinkable(least).map(Handle::Reserve))
@@ -92,7 +93,7 @@ impl Part {
     }
 }
 
-/// Claims a part. A dropped part counts as claimed.
+/// A dropped part counts as claimed.
 fn upgraded<T, E>(
     weak: &Weak<T>,
     claim: impl FnOnce(&T) -> Result<bool, E>,
@@ -104,7 +105,6 @@ where
 }
 
 impl Handle {
-    /// Returns `None` once the owner has dropped the part.
     pub(super) fn stats(&self) -> Option<PartStats> {
         let mut stats = PartStats { is_charged: true, ..PartStats::default() };
         let all = &mut stats.sheddable;
@@ -158,11 +158,11 @@ impl Handle {
         }
     }
 
-    /// Sheds up to `most` bytes of a priority, oldest first. All ranges but the first were marked
-    /// by `until`.
+    /// Sheds up to `most` bytes of a priority, rounded up, oldest first. Takes a range marked after
+    /// `until` only as the first.
     ///
-    /// After a shared file fails, its [`Handle::oldest`] returns `None` until the next look, so the
-    /// caller goes on with other parts.
+    /// After a shared file fails, its [`Handle::oldest`] returns `None` until the next look, so
+    /// that other parts follow.
     pub(super) fn shed_volatile(
         &self,
         priority: Priority,
@@ -182,7 +182,8 @@ impl Handle {
         }
     }
 
-    /// Limits marked memory to `more` bytes beyond the present bytes; `None` removes the limit.
+    /// Limits a region's marked memory to `more` bytes beyond the present; `None` removes the
+    /// limit.
     pub(super) fn limit_marked(&self, more: Option<Bytes>) -> Result<(), ReclaimError> {
         let Self::Region(weak) = self else { return Ok(()) };
         let Some(region) = weak.upgrade() else { return Ok(()) };
@@ -193,7 +194,7 @@ impl Handle {
         Ok(region.limit_marked(cap)?)
     }
 
-    /// Returns the bytes that the kernel may count as page cache, because they are or were marked.
+    /// Returns the most bytes that may count as page cache because they are or were marked.
     pub(super) fn lazy_len(&self) -> Bytes {
         let Self::Region(weak) = self else { return Bytes::ZERO };
         weak.upgrade().map_or(Bytes::ZERO, |region| region.len())

@@ -1,4 +1,4 @@
-//! [`plan`] computes the bytes that each class gives up. Pure; allocates nothing.
+//! [`plan`] computes the bytes that each class gives up. Allocates nothing.
 
 use super::class::Class;
 use super::policy::Policy;
@@ -10,9 +10,9 @@ use glebe_os::units::Bytes;
 pub struct PartStats {
     /// Bytes by class ([`Class::place`]).
     pub sheddable: [Bytes; Class::COUNT],
-    /// True if cgroups are charged. Most huge pages of a pool are not.
+    /// True if a memory cgroup is charged. Most huge pages of the kernel's pool are not charged.
     pub is_charged: bool,
-    /// True if the kernel frees marked memory itself, and counts it as page cache.
+    /// True if the kernel may free the marked memory itself, and counts it as page cache.
     pub is_lazy: bool,
     /// Bytes that a budget's owner should free soon.
     pub coming: Bytes,
@@ -48,8 +48,8 @@ impl Targets {
     }
 }
 
-/// Computes the bytes that each class gives up: all it has before the next gives any, up to the
-/// shortage. Only volatile memory makes room for files.
+/// Computes the bytes that each class gives up: all of one class before any of the next, up to the
+/// shortage. Only volatile memory is shed to keep files in memory.
 ///
 /// ```
 /// use glebe::reclaim::{plan, Class, PartStats, Policy, Pressure, Scope};

@@ -1,24 +1,24 @@
-//! [`Policy`] says how far below the limit shedding begins.
+//! [`Policy`] sets the margin.
 
 use std::time::Duration;
 
 use super::pressure::{Pressure, Scope};
 use glebe_os::units::Bytes;
 
-/// Default margin as a part of the limit, as a shift, within these bounds.
+/// The default margin is `limit >> MARGIN_SHIFT`, within the two bounds below.
 const MARGIN_SHIFT: u32 = 4;
 const MARGIN_MIN: Bytes = Bytes::mib(4);
 const MARGIN_MAX: Bytes = Bytes::mib(256);
-/// Largest margin as a part of the limit, as shifts: at rest, and during a rise.
+/// The margin is at most `limit >> STILL_SHIFT_MAX`, or in a rise `limit >> RISING_SHIFT_MAX`.
 const STILL_SHIFT_MAX: u32 = 2;
 const RISING_SHIFT_MAX: u32 = 1;
 const LEAD: Duration = Duration::from_millis(100);
-/// Longest recent delays to plan for.
+/// A nonzero lead is at least this many times the longest recent delay.
 const LATE_FACTOR: u32 = 4;
-/// Longest delay that counts: a longer one means that the machine slept.
+/// Longest delay that counts, because a longer one means that the machine probably slept.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const WITHHOLD: Duration = Duration::from_secs(1);
-/// Shedding aims beyond the margin by this part of it, as a shift, to make the next look calm.
+/// Shedding aims at `margin + (margin >> BEYOND_SHIFT)`, so that the next look finds no shortage.
 const BEYOND_SHIFT: u32 = 2;
 
 /// A `Policy` says when to shed, and how much.
@@ -37,15 +37,15 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Sheds while the room is below `margin`; by default a sixteenth of the limit, 4 to 256 MiB.
+    /// Sets the bytes of room to keep at rest, at most a quarter of the limit. Default: a sixteenth
+    /// of the limit, but 4 to 256 MiB.
     #[must_use]
     pub fn margin(self, margin: Bytes) -> Self {
         Self { margin: Some(margin), ..self }
     }
 
-    /// Adds to the margin the measured rise within `lead`, by default 100 ms; zero adds nothing.
-    /// After late looks, a reclaimer plans for four times the longest delay of the last ten
-    /// minutes, if that is longer.
+    /// Adds to the margin the measured rise within `lead`, by default 100 ms. Late looks raise a
+    /// nonzero `lead` of a reclaimer to four times their longest recent delay, up to 4 s.
     #[must_use]
     pub fn lead(self, lead: Duration) -> Self {
         Self { lead, ..self }
@@ -56,13 +56,15 @@ impl Policy {
         self.lead(if self.lead.is_zero() { self.lead } else { longer })
     }
 
-    /// Keeps a group's marked memory so small that the kernel drops no file for it (default).
+    /// Sets whether marked memory of a group stays so small that the kernel need not drop files in
+    /// use. Default: true.
     #[must_use]
     pub fn keep_files(self, keeps: bool) -> Self {
         Self { keeps_files: keeps, ..self }
     }
 
-    /// Sets how long [`Refills`](crate::volatile::Refills) stay withheld after a shortage.
+    /// Sets how long [`Refills`](crate::volatile::Refills) stay withheld, at least, after a
+    /// shortage.
     #[must_use]
     pub fn withhold(self, time: Duration) -> Self {
         Self { withhold: time, ..self }
@@ -95,7 +97,7 @@ impl Policy {
         missing(pressure.room(), self.margin_at(pressure))
     }
 
-    /// Returns the bytes of marked memory to shed for files.
+    /// Returns the bytes of marked memory to shed, so that the kernel need not drop files in use.
     #[must_use]
     pub fn crowded(&self, pressure: &Pressure) -> Bytes {
         if !self.limits_marked(pressure) {

@@ -1,4 +1,4 @@
-//! [`Pressure`] holds the room that the tightest limit leaves.
+//! [`Pressure`] holds the tightest limit.
 
 use glebe_os::units::Bytes;
 
@@ -7,7 +7,7 @@ use glebe_os::units::Bytes;
 pub enum Scope {
     /// A memory cgroup with a limit, above this process.
     Group,
-    /// The machine: no group has a limit, or the machine has less room.
+    /// The machine: no group's limit was read, or the machine has less room.
     #[default]
     Machine,
 }
@@ -26,14 +26,14 @@ pub struct Pressure {
     pub scope: Scope,
     /// The most bytes that may be used.
     pub limit: Bytes,
-    /// Bytes used, with marked memory and page cache.
+    /// Bytes used, including marked memory and, for a group, page cache.
     pub used: Bytes,
-    /// Bytes that the kernel drops before it kills: inactive and half of the active files, without
-    /// marked memory.
+    /// Page cache of a group that the kernel drops before it kills: inactive and half of the active
+    /// files, without marked memory.
     pub files: Bytes,
-    /// Bytes of `files` that nobody misses: no dropped page was read back lately.
+    /// Inactive files of a group, if the kernel read back no dropped page lately; otherwise 0.
     pub idle_files: Bytes,
-    /// Growth of memory neither page cache nor marked, in bytes a second.
+    /// Growth of the memory that is neither page cache nor marked, in bytes a second.
     pub rise_a_second: Bytes,
 }
 

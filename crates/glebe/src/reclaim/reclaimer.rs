@@ -23,7 +23,7 @@ use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::internal::sys::processes::thread;
 use glebe_os::units::{Bytes, Pages};
 
-/// A `Reclaimer` takes memory from parts of the program before the kernel has to kill it.
+/// A `Reclaimer` takes memory from a program's parts before the kernel kills it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -43,7 +43,7 @@ use glebe_os::units::{Bytes, Pages};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// In a forked child calls return [`ReclaimError::Forked`], and a drop does nothing.
+/// In a forked child, calls that can fail return [`ReclaimError::Forked`], and a drop does nothing.
 #[derive(Debug)]
 pub struct Reclaimer {
     shared: Arc<Shared>,
@@ -85,7 +85,7 @@ impl Reclaimer {
         Self::made(Path::new("/"), dirs, policy)
     }
 
-    /// Creates a reclaimer of the files below `root`.
+    /// Creates a reclaimer on the kernel's files below `root`.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         Self::made(root, &[], policy)
@@ -111,16 +111,16 @@ impl Reclaimer {
     /// Adds a part without keeping it alive.
     ///
     /// # Errors
-    /// [`ReclaimError::Taken`] if another reclaimer has the part; [`ReclaimError::Reserve`],
-    /// [`ReclaimError::Volatile`] or [`ReclaimError::Pool`] if the part cannot shed;
-    /// [`ReclaimError::Os`] if the kernel refuses to set the timer; [`ReclaimError::Forked`].
+    /// [`ReclaimError::Taken`]; [`ReclaimError::Reserve`], [`ReclaimError::Volatile`] or
+    /// [`ReclaimError::Pool`] if the part cannot shed; [`ReclaimError::Os`] if the kernel refuses
+    /// the timer; [`ReclaimError::Forked`].
     pub fn add(&self, part: impl Into<Part>) -> Result<(), ReclaimError> {
         let shared = self.alive()?;
         lock(&shared.keeper).add(part.into())?;
         Ok(shared.bell.wake_after(Duration::ZERO)?)
     }
 
-    /// Returns the value that forbids refills while memory is short, and a while after.
+    /// Returns the flag that withholds refills during a shortage and a while after.
     #[must_use]
     pub fn refills(&self) -> Refills {
         self.shared.refills.clone()
@@ -135,7 +135,7 @@ impl Reclaimer {
         self.alive()?.look(false)
     }
 
-    /// Sheds `target` bytes in the order of the classes, even if memory is not short.
+    /// Sheds about `target` bytes in the order of the classes, even without a shortage.
     ///
     /// # Errors
     /// [`ReclaimError::Blind`], [`ReclaimError::Forked`].
@@ -153,7 +153,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Starts a thread that looks whenever a look is due, and ends with the reclaimer.
+    /// Starts a thread that polls whenever a look is due, until the reclaimer is dropped.
     ///
     /// # Errors
     /// [`ReclaimError::Started`], [`ReclaimError::Forked`], [`ReclaimError::Os`].
@@ -169,7 +169,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Returns the limit watched, and the kernel's notices that arrive.
+    /// Returns the watched limit, and the sources of notices.
     ///
     /// # Errors
     /// [`ReclaimError::Forked`].
@@ -177,7 +177,7 @@ impl Reclaimer {
         Ok(lock(&self.alive()?.keeper).watched())
     }
 
-    /// Returns the statistics now; zeros in a forked child.
+    /// Returns the statistics; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.alive().map_or_else(|_| Stats::default(), Shared::stats)
@@ -261,7 +261,7 @@ impl Shared {
 }
 
 impl AsFd for Reclaimer {
-    /// Returns a descriptor that is readable while a look is due. Only wait for it.
+    /// Returns a descriptor that is readable while a look is due. Only wait for the descriptor.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
@@ -271,7 +271,7 @@ impl Drop for Reclaimer {
     fn drop(&mut self) {
         let thread = lock(&self.thread).take();
         if self.shared.guard.is_child() {
-            // The thread does not exist here, and its lock may stay held.
+            // A child lacks the thread, which may have held the lock, so the state leaks.
             std::mem::forget(thread);
             std::mem::forget(Arc::clone(&self.shared));
             return;
@@ -279,7 +279,7 @@ impl Drop for Reclaimer {
         self.shared.is_stopped.store(1, Ordering::Release);
         self.shared.bell.stop();
         if let Some(thread) = thread {
-            // A panic in the thread was printed.
+            // A panic of the thread was printed already.
             let _ = thread.join();
         }
     }

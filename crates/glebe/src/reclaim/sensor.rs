@@ -1,8 +1,8 @@
 //! [`Sensor`] reads limits and usage.
 //!
-//! The kernel counts marked memory as inactive page cache, even in use again until reclaim finds it
-//! written. The sensor counts it as used ([`Lazy`]), because shedding it makes room. Inactive files
-//! are *idle* while the kernel reads back no page that it dropped ([`Refaults`]).
+//! The kernel counts marked memory as inactive page cache, even after a write, until reclaim finds
+//! the memory written. So the sensor subtracts these bytes from page cache ([`Lazy`]). Inactive
+//! files are *idle* if the kernel read back no dropped page for a while ([`Refaults`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const FOUND_FOR: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Sensor {
     root: PathBuf,
-    /// Groups to read; empty for those above this process.
+    /// Groups to read; if empty, the groups above this process.
     given: Vec<PathBuf>,
     groups: Charged,
     found: Instant,
@@ -38,7 +38,7 @@ pub(super) struct Lazy {
 }
 
 impl Lazy {
-    /// Returns the bytes counted as page cache; `no_files` counts them for all processes.
+    /// Returns the bytes counted as page cache. `no_files` is their number in all processes.
     fn of(self, no_files: Option<Bytes>) -> Bytes {
         no_files.map_or(self.most, |all| all.max(self.marked).min(self.most))
     }
@@ -88,8 +88,8 @@ impl Sensor {
         }
     }
 
-    /// Searches for the groups. Keeps the known groups if no list is found, for example after
-    /// chroot(2). Allocates.
+    /// Searches for the groups. Keeps the known groups after an error, or without a list
+    /// (chroot(2)). Allocates.
     pub(super) fn find(&mut self) -> Result<(), ReclaimError> {
         self.found = Instant::now();
         self.machine.open();
@@ -122,7 +122,7 @@ impl Sensor {
         Ok(self.glance(lazy, now)?)
     }
 
-    /// Reads open files only. Allocates nothing, even if it fails.
+    /// Reads open files only. Never allocates.
     pub(super) fn glance(&mut self, lazy: Lazy, now: Instant) -> Result<Look, Blind<'_>> {
         let Self { groups, machine, scope, rise, refaults, .. } = self;
         let groups = groups.tightest();
@@ -150,7 +150,7 @@ impl Sensor {
         self.rise.own = Bytes::new(self.rise.own.get().saturating_add(taken.get()));
     }
 
-    /// Lowers the base of the rise, so that the freed bytes hide no growth.
+    /// Lowers the base from which growth is measured, so that the freed bytes hide no growth.
     pub(super) fn gave_up(&mut self, freed: Bytes) {
         self.rise.base = self.rise.base.saturating_sub(freed);
     }
@@ -203,12 +203,13 @@ fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
     Look { pressure, measure, grown, sees_groups: true }
 }
 
-/// `Rise` measures growth over a window or a large step, because the kernel charges in batches.
+/// `Rise` measures growth over 50 ms, or 5 ms for a large step, because the kernel charges in
+/// batches.
 #[derive(Debug, Default)]
 struct Rise {
     scope: Scope,
     base: Bytes,
-    /// Bytes taken that do not count. They fade, because some are touched later.
+    /// Bytes taken, which are no growth. A quarter of the untouched rest stays for the next window.
     own: Bytes,
     since: Option<Instant>,
     a_second: Bytes,
@@ -216,7 +217,7 @@ struct Rise {
 
 const WINDOW: Duration = Duration::from_millis(50);
 const WINDOW_MIN: Duration = Duration::from_millis(5);
-/// A large step is this part of the limit, as a shift.
+/// A large step exceeds `limit >> STEP_SHIFT`.
 const STEP_SHIFT: u32 = 6;
 
 impl Rise {
@@ -241,8 +242,8 @@ impl Rise {
     }
 }
 
-/// `Refaults` says if the kernel read back no dropped page within `rest`. A later refault shows a
-/// wrong guess and doubles `rest`.
+/// `Refaults` says whether the kernel read back no dropped page for `rest`. The next change
+/// of the count doubles `rest`, up to [`REST_MAX`].
 #[derive(Debug)]
 struct Refaults {
     seen: Option<u64>,

@@ -1,4 +1,4 @@
-//! Statistics of a reclaimer, in one table.
+//! Statistics of a reclaimer.
 
 use glebe_os::internal::stats::{shown, statistics, texts};
 use glebe_os::internal::sys::page_size;

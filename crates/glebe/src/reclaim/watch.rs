@@ -1,4 +1,5 @@
-//! [`Watch`] holds all that wakes a reclaimer behind one descriptor. Only its clock is certain.
+//! [`Watch`] arms the kernel's notices. Only the timer is certain to wake a reclaimer, because the
+//! kernel may refuse notices.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -14,24 +15,24 @@ use glebe_os::internal::sys::machine::usage_threshold::UsageThreshold;
 use glebe_os::units::Bytes;
 
 const REFUSED_FOR: Duration = Duration::from_secs(60);
-/// Bytes charged before the kernel checks thresholds again.
+/// Bytes that may be charged before the kernel checks a threshold.
 const NEAR: Bytes = Bytes::mib(4);
-/// A threshold stays if it is off by at most this part of its level, as a shift.
+/// An armed threshold stays if it is off by at most `level >> LEVEL_SHIFT`.
 const LEVEL_SHIFT: u32 = 6;
 
-/// `Watched` names the file of each notice of the kernel, or says why there is none.
+/// `Watched` names the source of each kernel notice, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Watched {
     /// The group with the least room, or "the machine".
     pub limit: Result<String, String>,
-    /// Usage near a group's limit: a threshold in version 1, `memory.events` in version 2.
+    /// Usage near a group's limit: a threshold in cgroup version 1, `memory.events` in version 2.
     pub threshold: Result<String, String>,
-    /// Stalls (PSI), or the file that `MEMORY_PRESSURE_WATCH` names.
+    /// Stalls (PSI), or the file of `MEMORY_PRESSURE_WATCH`.
     pub stalls: Result<String, String>,
 }
 
-/// A `Bell` holds the descriptors to wait for without the lock.
+/// A `Bell` holds the descriptors to wait for without the reclaimer's lock.
 #[derive(Debug)]
 pub(super) struct Bell {
     epoll: Epoll,
@@ -79,7 +80,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches stalls only: a threshold needs a level.
+    /// Watches only stalls, because the threshold's level is unknown yet.
     pub(super) fn new(bell: &Bell, root: &Path, group: Option<&Group>) -> Self {
         let (trigger, stalls) = match stalls(bell, root, group) {
             Ok((trigger, path)) => (Some(trigger), Ok(path)),
@@ -99,7 +100,7 @@ impl Watch {
         self.threshold.as_ref().is_some_and(|armed| above(armed) > NEAR)
     }
 
-    /// Returns true after a notice of the kernel.
+    /// Returns true if the kernel gave a notice since the last call.
     pub(super) fn settle(&mut self, bell: &Bell) -> bool {
         let mut was_told = self.threshold.as_ref().is_some_and(UsageThreshold::was_crossed);
         was_told |= self.settle_events();
@@ -107,7 +108,7 @@ impl Watch {
         let own = trigger.as_fd().as_raw_fd();
         let events = bell.epoll.wait(Some(Duration::ZERO)).unwrap_or_default();
         let event = events.iter().flatten().find(|event| event.fd == own);
-        // A notice after the wait shows only in the reading.
+        // The read also sees a notice that arrived after the wait.
         let read = trigger.drain();
         was_told |= event.is_some() || read.had_bytes;
         if event.is_some_and(|event| event.is_over) || read.is_over {
@@ -118,7 +119,8 @@ impl Watch {
     }
 
     /// Arms a threshold at `level`, and returns true if it tried. `level` is `None` while memory is
-    /// short, because arming takes up to tens of ms. For version 2, follows the group's events.
+    /// short, because arming takes up to tens of ms. In cgroup version 2, follows the group's
+    /// events instead.
     pub(super) fn arm(
         &mut self,
         bell: &Bell,
@@ -178,7 +180,8 @@ impl Watch {
         }
     }
 
-    /// Returns true if the group hit a limit. Each look asks, because waiting may be refused.
+    /// Returns true if the group hit a limit since the last call. Each look calls this, because
+    /// epoll may refuse the file.
     fn settle_events(&mut self) -> bool {
         let Some(events) = &mut self.events else { return false };
         events.has_more().unwrap_or_else(|why| {

@@ -2,15 +2,15 @@
 //! that first class takes.
 //!
 //! [`Critical::Restartable`]: a tenant's change is a restartable sequence guarded by the granule
-//! word. Closing the granule and one [`Critical::barrier`] end all sequences.
+//! word. Closing the granule and one [`Critical::barrier`] end all sequences there.
 //!
-//! [`Critical::Counted`], without such sequences: a tenant that copies counts in `writers` of the
-//! granule word. First class takes another run or waits.
+//! [`Critical::Counted`], without such sequences: `writers` of the granule word counts the tenants
+//! that copy. First class takes another run or waits.
 //!
 //! # Safety
-//! Page addresses are checked against the end of the memory, or of the readable window. Only a
-//! page's holder writes to it, and nobody holds a page without memory. A forked child, where
-//! nothing is mapped, calls nothing here.
+//! `checked` keeps reads and zeroing inside the memory or the readable window. Only a page's holder
+//! writes to the page, and nobody holds a page without memory. A forked child has nothing mapped
+//! and calls nothing here.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -27,7 +27,6 @@ pub(crate) use rseq::{Fill, Guard, Outcome, META_WORDS};
 
 const BARRIER_TRIES: u32 = 8;
 
-/// A wrong guess only costs time.
 const PREFETCH_LINES: usize = 8;
 const LINE_BYTES: usize = 64;
 
@@ -49,8 +48,8 @@ impl Critical {
         matches!(self, Self::Counted)
     }
 
-    /// Afterwards no tenant acts on a guard word that it read before. After an error the caller
-    /// must stop: a tenant could write into its block.
+    /// Aborts all sequences under way, so that no tenant acts on a guard word that it read before.
+    /// After an error the caller must make no block, because a tenant could still write to it.
     pub(crate) fn barrier(&self) -> Result<(), OsError> {
         if let Self::Restartable(_) = self {
             let (mut made, mut backoff) = (membarrier::rseq_barrier(), Backoff::default());
@@ -105,7 +104,7 @@ unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
     if fill.target.load(Ordering::Relaxed) != fill.claim {
         return Outcome::Lost;
     }
-    fence(Ordering::SeqCst); // the claim before the bytes
+    fence(Ordering::SeqCst); // orders the claim before the bytes
     for (at, word) in fill.meta_at.iter().zip(fill.meta) {
         at.store(word, Ordering::Relaxed);
     }
@@ -117,7 +116,6 @@ unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
 
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// Kept here to avoid two cold cache lines.
     base: usize,
     pages: usize,
     page: PageSize,
@@ -125,7 +123,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Addresses of pages beyond `contig` must be readable.
+    /// Addresses beyond `contig`, up to `pages`, must be readable.
     pub(crate) fn new(contig: Arc<Contig>, pages: usize, page: PageSize) -> Self {
         let base = contig.mapping().as_ptr().expose_provenance();
         Self { base, pages, page, contig }
@@ -145,7 +143,6 @@ impl Frames {
         std::ptr::with_exposed_provenance_mut(self.base.wrapping_add(page << self.page.shift()))
     }
 
-    /// Panics unless `len` bytes from `page` on are inside.
     #[inline]
     fn checked(&self, page: usize, len: usize) -> *mut u8 {
         let pages = len.div_ceil(1 << self.page.shift());
@@ -171,7 +168,8 @@ impl Frames {
     pub(crate) fn zero(&self, page: usize, count: usize) {
         let len = count << self.page.shift();
         let at = self.checked(page, len);
-        // SAFETY: `checked` says that the target is mapped; first class holds it, so it has memory.
+        // SAFETY: `checked` says that the target is mapped; first class holds the pages, so they
+        // have memory.
         unsafe { racy::zero(at, len) }
     }
 }

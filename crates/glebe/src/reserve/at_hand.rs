@@ -1,7 +1,7 @@
-//! `ReserveCore` grants blocks of one page from the [`Stock`], without the positions' lock.
+//! `ReserveCore` grants blocks of one page from the [`Stock`] of free pages, without the positions'
+//! lock.
 //!
-//! Counted writers allow no stock: a search must avoid pages that they copy to. Cost: one exchange
-//! a block; one search for each chunk restocked.
+//! Cost: one exchange of the stock per block, and one search per chunk restocked.
 
 use super::owner::pages_of;
 use super::positions::Positions;
@@ -28,7 +28,7 @@ impl ReserveCore {
         Extent::new(page, 1)
     }
 
-    /// Returns false, with the page back in place, if the kernel refuses the barrier.
+    /// Returns false, with the page free again, if the kernel refuses the barrier.
     #[cold]
     fn recall_busy(&self, page: u64) -> bool {
         let extent = Extent::new(page, 1).expect("one page");
@@ -39,7 +39,6 @@ impl ReserveCore {
         taken
     }
 
-    /// Looks in the stock first: another thread may have filled it.
     pub(super) fn restock(&self, positions: &mut Positions) -> Option<Extent> {
         if let Some(page) = self.busy.stock.take() {
             return Extent::new(page, 1);
@@ -49,7 +48,7 @@ impl ReserveCore {
         Extent::new(first.start(), 1)
     }
 
-    /// `first` is taken pages of one chunk.
+    /// `first` must be pages of one chunk that the caller has taken.
     pub(super) fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
         for _ in 0..stock::WORDS {
             let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
@@ -61,7 +60,7 @@ impl ReserveCore {
         }
     }
 
-    /// Refills a stock that it drained, so that the next request does not pay.
+    /// Drains the stock, whose pages are free too, and refills it for the next request.
     pub(super) fn largest_run(&self) -> Pages {
         let mut positions = lock(&self.positions);
         let drained = !self.busy.stock.is_empty() && self.drain_stock(&mut positions);

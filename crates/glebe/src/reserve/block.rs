@@ -14,9 +14,10 @@ use glebe_os::units::{Bytes, Pages};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Contiguity {
-    /// Proved by frames read when the reserve was built.
+    /// Proved by page frames read when the memory was added.
     Proved,
-    /// The kernel keeps this many pages contiguous; frames are hidden.
+    /// Page frames are hidden. The block is inside one group of at least this many pages, which the
+    /// kernel keeps contiguous.
     WithinGrain(Pages),
     /// Contiguous in virtual addresses only.
     VirtualOnly,
@@ -32,7 +33,7 @@ impl fmt::Display for Contiguity {
     }
 }
 
-/// [`Block`] is its owner's memory until dropped. Then tenants use its pages again.
+/// [`Block`] is its owner's memory until dropped. Then tenants may use the pages again.
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -44,7 +45,7 @@ impl fmt::Display for Contiguity {
 /// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
-/// It is given back once:
+/// A block is given back once:
 ///
 /// ```compile_fail,E0382
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -55,7 +56,7 @@ impl fmt::Display for Contiguity {
 /// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
-/// and has one owner:
+/// A block has one owner:
 ///
 /// ```compile_fail,E0382
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -66,7 +67,7 @@ impl fmt::Display for Contiguity {
 /// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
-/// Its bytes cannot outlive it:
+/// Its bytes cannot outlive the block:
 ///
 /// ```compile_fail,E0505
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -91,13 +92,13 @@ impl Block {
         Pages::new(self.extent.len())
     }
 
-    /// Returns the place in the reserve, in pages.
+    /// Returns the block's place in the reserve, in base pages.
     #[must_use]
     pub fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// Returns the proved place of the byte at `offset`; `None` beyond the block's end.
+    /// Returns the physical place of the byte at `offset`; `None` beyond the block's end.
     ///
     /// ```
     /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -126,13 +127,13 @@ impl Block {
         Ok(self.inner.get()?.footing())
     }
 
-    /// Returns the known physical contiguity; in a forked child [`Contiguity::VirtualOnly`].
+    /// Returns the known contiguity; in a forked child [`Contiguity::VirtualOnly`].
     #[must_use]
     pub fn contiguity(&self) -> Contiguity {
         self.inner.get().map_or(Contiguity::VirtualOnly, |inner| inner.contiguity(self.extent))
     }
 
-    /// Returns the address, where a forked child has no mapping.
+    /// Returns the address. A forked child has nothing mapped there.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.addr)
@@ -145,8 +146,8 @@ impl Block {
     #[allow(unsafe_code)]
     pub fn bytes(&self) -> Result<&[u8], ReserveError> {
         let len = self.inner.get()?.len_bytes(self.extent);
-        // SAFETY: `inner` keeps the pages mapped. `Lent::recall` took them, so no tenant writes to
-        // them, and no other block has them.
+        // SAFETY: `inner` keeps the pages mapped. First class took them from tenants before it made
+        // this block, and no other block has them.
         Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), len) })
     }
 
@@ -171,7 +172,8 @@ impl Drop for Block {
     }
 }
 
-/// [`Promise`] is a run set aside for a later block. Until then only tenants use the run.
+/// [`Promise`] is a run of pages set aside for a later block. Until [`Promise::take`], tenants may
+/// use the pages.
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -197,11 +199,11 @@ impl Promise {
         Pages::new(self.extent.map_or(0, Extent::len))
     }
 
-    /// Takes the block. There is always room.
+    /// Takes the block. There is always room, because the run was set aside.
     ///
     /// # Errors
-    /// [`ReserveError::Forked`], or [`ReserveError::Os`] if the kernel refuses the barrier, which
-    /// ends the promise.
+    /// [`ReserveError::Forked`], or [`ReserveError::Os`] if the kernel refuses the barrier. An
+    /// error ends the promise.
     pub fn take(mut self) -> Result<Block, ReserveError> {
         let inner = self.inner.get()?;
         let begin = inner.busy.clock.now();

@@ -1,10 +1,10 @@
-//! [`ReserveError`] is the reason why a call on a reserve was refused.
+//! [`ReserveError`] is the reason why a call failed.
 
 use crate::contig;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, Pages};
 
-/// [`ReserveError`] is a refused call on a reserve.
+/// [`ReserveError`] is the reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {
@@ -25,7 +25,7 @@ pub enum ReserveError {
         /// Longest free run.
         largest: Pages,
     },
-    /// A long enough free run has no place of this alignment.
+    /// A free run is long enough, but has no place of this alignment.
     #[error(
         "no {} free pages in a run start at a multiple of {} pages; the longest run, of whatever \
          alignment, has {}", .asked.get(), .align.get(), .largest.get()
@@ -38,7 +38,8 @@ pub enum ReserveError {
         /// Longest free run.
         largest: Pages,
     },
-    /// Tenants copy into every run that was tried; only with counted writers.
+    /// Tenants were copying into every run that was tried, and the request may not wait. Possible
+    /// only with counted writers.
     #[error("tenants are copying into every run that fits, and the request would not wait")]
     WouldWait,
     /// The caller is a forked child.
@@ -52,12 +53,12 @@ pub enum ReserveError {
         /// The page size.
         page: Bytes,
     },
-    /// The memory is too small, or not a whole number of granules.
+    /// The length is 0, or not a whole number of granules or of the source's pages.
     #[error("a reserve is a whole number of granules of {granule}, at least one; given {given}")]
     BadLen {
         /// Length given.
         given: Bytes,
-        /// Granule.
+        /// A granule, or the source's page if larger.
         granule: Bytes,
     },
     /// The reserve was built with a fixed length.
@@ -73,9 +74,9 @@ pub enum ReserveError {
     NoRoom {
         /// Bytes requested.
         asked: Bytes,
-        /// Room without memory.
+        /// Bytes that still fit.
         left: Bytes,
-        /// Page size of the memory.
+        /// A granule.
         unit: Bytes,
         /// Greatest length.
         room: Bytes,
@@ -90,7 +91,7 @@ pub enum ReserveError {
         asked: Bytes,
         /// Bytes that could be given.
         free: Bytes,
-        /// Page size of the memory.
+        /// A granule, or the source's page if larger.
         unit: Bytes,
     },
     /// No directory for the statistics' socket exists.

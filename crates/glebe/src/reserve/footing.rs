@@ -11,7 +11,7 @@ use glebe_os::units::{Bytes, Pages};
 /// [`Footing`] sums up the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {
-    /// Source of the memory; [`Source::Divided`] if there are several.
+    /// Source of the memory; [`Source::Divided`] if the parts differ.
     pub source: Source,
     /// Mechanism that keeps pages in their frames; [`HeldBy::Nothing`] if the parts differ.
     pub held_by: HeldBy,
@@ -34,7 +34,7 @@ impl ReserveCore {
 }
 
 impl Reserve {
-    /// Returns the present pages; in a forked child, the pages at the build.
+    /// Returns the number of pages with memory; in a forked child, the number when it was built.
     #[must_use]
     pub fn len(&self) -> Pages {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
@@ -42,14 +42,15 @@ impl Reserve {
         memory.map_or_else(made, Memory::present)
     }
 
-    /// Returns the greatest length: [`ReserveOptions::room`](super::ReserveOptions::room).
+    /// Returns the greatest length; see [`ReserveOptions::room`](super::ReserveOptions::room). In a
+    /// forked child returns the length when the reserve was built.
     #[must_use]
     pub fn room(&self) -> Bytes {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
         memory.map_or(self.contig.len(), Memory::room)
     }
 
-    /// Returns the present runs, by position, with their source and proof.
+    /// Returns the physical runs with memory, by position, with their source and proof.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -66,7 +67,7 @@ impl Reserve {
         Ok(self.inner.get()?.footing())
     }
 
-    /// Returns the place of the byte at `offset`; `None` without memory.
+    /// Returns the physical place of the byte at `offset`; `None` if no memory is there.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -74,7 +75,8 @@ impl Reserve {
         Ok(self.inner.get()?.locate(offset))
     }
 
-    /// Reads the present frames again; see [`Contig::verify`](crate::contig::Contig::verify).
+    /// Reads the page frames again, and returns the pages that moved; see
+    /// [`Contig::verify`](crate::contig::Contig::verify).
     ///
     /// # Errors
     /// [`ReserveError::Forked`], and [`ReserveError::Os`] if the frames cannot be read.

@@ -1,4 +1,5 @@
-//! [`Index`] of the page cache maps a key's hash to the page uses that may hold the key.
+//! [`Index`] of the page cache maps a key's hash to the uses of pages (page and generation) that
+//! may hold the key.
 //!
 //! A bucket is two cache lines: a header and fifteen slots. No lock: one exchange of the header
 //! publishes an entry and ends the entry that it replaces.
@@ -16,20 +17,19 @@
 //!        +------------+--------------+--------------------+
 //! ```
 //!
-//! The version grows with every change, so a successful exchange proves that the bucket did not
-//! change since the search. An entry is a hint: if first class took its page, it stays until a
-//! search finds it stale. Keys that crowd a bucket displace each other.
+//! The version changes with every change of the header, so a successful exchange proves that the
+//! bucket did not change since the search. An entry is a hint: after first class took the page, the
+//! entry stays until a publication in this bucket ends it.
 //!
-//! Tag: hash bits that do not choose the bucket. Key words tell equal tags apart.
+//! Tag: hash bits that do not choose the bucket. The pages' key words distinguish keys of one tag.
 //!
-//! Generation: low bits of the page word's generation ([`super::words`]), so an entry names one use
-//! of its page. The bits repeat after 2^16 claims and returns of a page: for each put of its own
-//! key there, a stale entry names its page again with probability 2^-16. Key words protect other
-//! keys. A publication ends the stale entries of its tag. During two puts of a key a reader may see
-//! the first page after the second.
+//! Generation: low 16 bits of the page word's generation ([`super::words`]), so an entry names one
+//! use of its page. If a key is put into the page of its own stale entry, the bits match with
+//! probability 2^-16. During two puts of the key, a reader may then find the older page after the
+//! newer. A publication ends the stale entries of its tag.
 //!
 //! # Safety
-//! Buckets consist of words, which may be zero.
+//! A bucket consists of words, which may be zero.
 #![allow(unsafe_code)]
 
 use super::lent::Meta;
@@ -45,7 +45,7 @@ const VERSION_ONE: u64 = 1 << (2 * SLOTS);
 const TAG_SHIFT: u32 = 49;
 const GENERATION_SHIFT: u32 = 33;
 const _: () = assert!(TAG_SHIFT - GENERATION_SHIFT == u16::BITS);
-/// Average entries of a bucket when every page is in use.
+/// A bucket has about this many entries on average, or fewer.
 const LOAD: usize = 6;
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ struct Bucket {
 
 const _: () = assert!(cfg!(loom) || size_of::<Bucket>() == 128);
 
-// SAFETY: a bucket is atomic words, which may be zero; models make their own buckets.
+// SAFETY: a bucket consists of atomic words, which may be zero.
 unsafe impl Zeros for Bucket {}
 
 #[cfg(loom)]
@@ -89,7 +89,7 @@ pub(crate) enum Held {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Published {
     pub(crate) replaced: Option<PageUse>,
-    /// The use of another key, for want of room.
+    /// Page use of another key, whose slot was taken because the bucket was full.
     pub(crate) displaced: Option<PageUse>,
 }
 
@@ -151,7 +151,8 @@ impl Index {
         })
     }
 
-    /// Makes `at` the only entry of its key. Returns `None` if others have claimed all slots.
+    /// Makes `at` the only entry of its key. Returns `None` if other publishers have claimed all
+    /// slots.
     pub(crate) fn publish(
         &self,
         hash: u64,
@@ -218,7 +219,7 @@ impl Bucket {
         let (mut ended, mut replaced) = (0, None);
         for (slot, at) in self.tagged(header, hash) {
             if at == use_of(entry) {
-                ended |= 1 << slot; // equal to the new entry: its bits repeated
+                ended |= 1 << slot; // a stale entry with the same bits
                 continue;
             }
             match held(at) {
@@ -231,7 +232,6 @@ impl Bucket {
         (ended, replaced)
     }
 
-    /// Claims a slot: empty, else stale, else valid, whose use it returns.
     fn claim(
         &self,
         hash: u64,

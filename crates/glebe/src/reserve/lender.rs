@@ -1,17 +1,17 @@
 //! [`Lender`] lends pages that first class does not hold to the page cache and the pools.
 //!
-//! A claim may evict a page of either tenant, whose next access notices. No lock.
+//! A claim may evict a page of any tenant, which then misses the page. No lock.
 //!
 //! Choice: CLOCK with one byte a page, set by a reader and cleared by the hand. The hand moves
-//! downward, since first class takes from the bottom. Pages that first class gave back are tried
-//! first, since a free page saves an eviction. Slots remember them as hints: only the page word
-//! allows a claim.
+//! downward, because first class takes from the bottom. Pages that first class gave back are tried
+//! first, because a free page saves an eviction. `slots` remember these pages as hints: the page
+//! word decides a claim.
 //!
-//! The page cache first reuses free pages that its thread dropped last, which are in the
-//! processor's caches.
+//! The page cache first reuses free pages that the calling thread dropped last, because these are
+//! in the processor's caches.
 //!
-//! A claim that may not evict uses its own hand, which restarts at the top when enough was given
-//! back: first class would soon take the lowest pages again.
+//! A claim that may not evict uses a second hand, which restarts at the top when enough pages were
+//! given back: first class would soon take the lowest pages again.
 
 use std::ops::Range;
 
@@ -23,19 +23,18 @@ use glebe_os::error::OsError;
 use glebe_os::internal::stats::{lane, LANES};
 use glebe_os::internal::sync::{MappedByte, MappedWord as Word, Ordering};
 
-/// Flag in a page's first key word: part of a zspage.
+/// Flag in the first key word of a page that is part of a zspage.
 pub(super) const PACKED: u64 = 1 << 63;
 
-/// Used pages passed over before one is evicted.
+/// A claim passes over fewer than this many recently read pages.
 const HOT_MAX: u32 = 64;
-/// Pages taken from the hand at a time.
+/// Pages that a thread takes from a clock hand at a time.
 const CHUNK: u64 = 32;
-/// Flag in a lane: the chunk was given back, so only its free pages are taken.
+/// Flag in [`Lane::place`]: only free pages of the chunk may be taken.
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
-/// A lane then fills two cache lines.
 pub(super) const DROPPED: u64 = 14;
-/// Share of pages until the hand restarts: at most 64 looks for each page given back.
+/// The second hand restarts when a 64th of all pages was given back since its last restart.
 const TO_TOP: u64 = 64;
 
 #[derive(Debug)]
@@ -51,9 +50,7 @@ pub(crate) struct Lender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
     GivenBack,
-    /// Dropped pages, pages given back, then the hand.
     Dropped,
-    /// Dropped pages, then the hand for free pages.
     Free,
     AtHand,
 }
@@ -110,7 +107,7 @@ impl Lender {
         self.claim_where(First::Free, u64::MAX, |_, held| held.is_none())
     }
 
-    /// Looks at up to `most` pages at the hand. Hints count separately.
+    /// Gives up after about `most` pages at the clock hand, and as many hinted pages.
     #[inline]
     pub(super) fn claim_where(
         &self,
@@ -177,7 +174,7 @@ impl Lender {
         filled
     }
 
-    /// Counts at the end: a locked instruction would wait for the stores of the copy before it.
+    /// Counts after all copies, because a locked instruction would wait for the stores of a copy.
     #[inline]
     pub(super) fn fill_all<'b>(
         &self,
@@ -195,7 +192,6 @@ impl Lender {
         self.counts.add(Counter::RejectedRecalled, recalled);
     }
 
-    /// Returns false if the use is over or contended.
     #[inline]
     pub(super) fn drop_use(&self, at: PageUse, why: Counter) -> bool {
         let dropped = self.lent.discard_use(at);
@@ -230,9 +226,9 @@ struct Padded(Word);
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Lane {
-    /// Place in the chunk; a multiple of [`CHUNK`] if the chunk is used up.
+    /// Number of the next page, counted downward; a multiple of [`CHUNK`] if the chunk is used up.
     place: Word,
-    /// Ring of dropped pages plus one; 0 if taken.
+    /// Ring of dropped pages, each stored plus one; 0 for none.
     dropped: [Word; DROPPED as usize],
     next: Word,
 }
@@ -244,10 +240,10 @@ struct Clock {
     high_hand: Padded,
     given: Word,
     lanes: Box<[Lane]>,
-    /// First chunk from bit 32, number of chunks below; 0 if empty.
+    /// Runs that were given back: first chunk from bit 32 on, number of chunks below; 0 if empty.
     slots: Box<[Word]>,
     next_slot: Word,
-    /// May lag.
+    /// Number of used slots, which may lag.
     filled: Padded,
 }
 
@@ -262,7 +258,7 @@ impl Clock {
         self.end.store(end, Ordering::Relaxed);
     }
 
-    /// Returns true if only a free page may be taken.
+    /// Returns the next page to try, and true if a claim may take the page only if it is free.
     #[inline]
     fn next(&self, first: First) -> (usize, bool) {
         let has_dropped = matches!(first, First::Dropped | First::Free);
@@ -289,7 +285,6 @@ impl Clock {
         self.lanes[lane()].place.store(0, Ordering::Relaxed);
     }
 
-    /// Inexact if threads share the lane.
     #[inline]
     fn drop_page(&self, page: usize) {
         let lane = &self.lanes[lane()];
@@ -337,7 +332,7 @@ impl Clock {
             if new == 0 {
                 self.filled.0.fetch_sub(1, Ordering::Relaxed);
             }
-            // Skips a chunk beyond the end, whose memory is gone.
+            // Skips a chunk beyond the end, because its memory is gone.
             let end = self.end.load(Ordering::Relaxed);
             Some(end.checked_sub((first + left + 1) * CHUNK)? | ONLY_FREE)
         })

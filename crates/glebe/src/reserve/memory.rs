@@ -1,7 +1,7 @@
 //! [`Memory`] of a reserve with room is a window of addresses with parts mapped in it.
 //!
-//! A part is the memory of one call, less the pages given back. Unit: base pages from the window's
-//! start, or [`Bytes`]. Locks: `turn` for changes, then `parts` for looks.
+//! A part is the memory of the build or one piece of a grow, less the pages given back. Unit: base
+//! pages from the window's start, or [`Bytes`]. Locks: `turn` during a resize, then `parts`.
 
 use std::sync::Arc;
 
@@ -131,8 +131,8 @@ impl Memory {
         parts.iter().flat_map(|part| &part.left).fold(all, |rest, left| without(&rest, *left))
     }
 
-    /// Returns places at multiples of `align`: the shortest extent that fits, or several. The error
-    /// is the number of pages that fit.
+    /// Returns places without memory at multiples of `align`: in the shortest gap that is long
+    /// enough, or in several. The error is the number of pages that fit.
     pub(super) fn places(&self, len: u64, align: u64) -> Result<Vec<Extent>, u64> {
         let aligned = |absent: &Extent| {
             let start = absent.start().next_multiple_of(align);
@@ -165,7 +165,7 @@ impl Memory {
     pub(super) fn give_up(&self, parts: Vec<MemoryPart>) {
         for part in parts {
             let extent = part.extent();
-            // A mapping that the kernel keeps stays until other memory replaces it.
+            // If the kernel refuses, the mapping stays until other memory replaces it.
             let _ = self.window.vacate(bytes(extent.start()), bytes(extent.len()));
         }
     }
@@ -196,7 +196,8 @@ impl Memory {
         most.ok_or(ReserveError::FixedLen { why: "a buffer of a dma-heap is given back whole" })
     }
 
-    /// Gives back whole units. Late readers may still copy from `gone`.
+    /// Gives back `gone`, whole units. Its addresses stay readable, because late readers may still
+    /// copy.
     pub(super) fn vacate(&self, gone: Extent) -> Result<(), OsError> {
         let mut parts = lock(&self.parts);
         let pinned = |part: &MemoryPart, gone: Extent| within(&part.left, gone).collect::<Vec<_>>();

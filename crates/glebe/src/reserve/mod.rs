@@ -1,14 +1,13 @@
 //! [`Reserve`] is guaranteed contiguous memory whose idle pages work as a cache.
 //!
-//! A reserve owns one populated mapping. *First class* allocates [`Block`]s of physically
-//! contiguous pages. *Tenants*, the [`PageCache`] and each [`LentObjectPool`], borrow the other
-//! pages until first class takes them. Unit: base pages from the mapping's start. Granules have 2
-//! MiB.
+//! *First class* allocates [`Block`]s of physically contiguous pages. *Tenants*, the [`PageCache`]
+//! and each [`LentObjectPool`], borrow the other pages until first class takes these back.
+//! Positions count base pages from the start of the mapping. A granule is 2 MiB.
 //!
-//! Layers, from below: `lent` is the protocol, `lender` chooses tenants' pages, `page_cache` and
-//! `packed` are the tenants, `owner` is first class.
+//! Layers, from below: `lent`, `lender`, `page_cache` and `packed` (tenants), `owner` (first
+//! class).
 //!
-//! Lock: `positions`, among first-class callers. Tenants and first class share no lock.
+//! First-class callers share the lock `positions`, and never wait for a tenant's lock.
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
@@ -75,12 +74,13 @@ pub(crate) use shrinkable::Shrinkable;
 
 const GRANULE: Bytes = Bytes::mib(2);
 
-/// [`Writers`] is how tenants are kept out of first class's pages.
+/// [`Writers`] is the way in which tenants are kept from writing to pages of first class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
     /// Restartable sequences: first class never waits for a tenant.
     Restartable,
-    /// A count of copies in each granule: first class avoids such granules or waits.
+    /// Each granule (2 MiB) counts its writers. First class prefers granules without writers, and
+    /// otherwise waits, or fails with [`Request::no_wait`].
     Counted,
 }
 
@@ -98,7 +98,7 @@ impl fmt::Display for Writers {
 struct Busy {
     stock: Stock,
     clock: Rate,
-    /// Not 0 if some pool uses [`OnRecall::Move`]. Never reset.
+    /// 1 after a pool was built with [`OnRecall::Move`], otherwise 0.
     moves: MappedWord,
     alloc_ns: Histogram,
 }
@@ -119,7 +119,7 @@ pub(crate) struct ReserveCore {
     busy: Busy,
     serving: OnceLock<Bound>,
     claim: Claim,
-    /// Dropped last: the other fields use the memory.
+    /// Dropped last, because the other fields use the memory.
     memory: Option<Memory>,
 }
 
@@ -167,7 +167,7 @@ impl ReserveCore {
         (stats.packed, stats.packed_lost) = self.cache.packed();
         stats.total = match &self.memory {
             None => Pages::new(self.lent().pages() as u64),
-            // Sums the same granules, so that the identity holds during a resize.
+            // This sum keeps `total = live + held + free` true during a resize.
             Some(_) => stats.free + stats.held + stats.live,
         };
         stats.recalled += self.busy.stock.recalled();
@@ -177,7 +177,7 @@ impl ReserveCore {
     }
 }
 
-/// [`GranuleUse`] counts a granule's pages; all are 0 if it has no memory.
+/// [`GranuleUse`] counts the pages of one granule; all are 0 if the granule has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GranuleUse {
     /// Unused pages.
@@ -188,7 +188,7 @@ pub struct GranuleUse {
     pub tenant: Pages,
 }
 
-/// [`Reserve`] is a cheap handle. Blocks and pools keep the reserve alive too.
+/// [`Reserve`] is a handle that is cheap to clone. Blocks and pools also keep the reserve alive.
 ///
 /// ```
 /// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -221,13 +221,14 @@ impl Reserve {
         ReserveOptions::default()
     }
 
-    /// Returns the cache in the pages that first class does not hold.
+    /// Returns the page cache, which uses pages that first class does not hold.
     #[must_use]
     pub fn page_cache(&self) -> PageCache {
         PageCache::new(self.inner.clone())
     }
 
-    /// Returns the memory at the build; see [`Reserve::certificate`] for the present memory.
+    /// Returns the memory that the reserve was built on; [`Reserve::certificate`] describes the
+    /// present memory.
     #[must_use]
     pub fn contig(&self) -> &Contig {
         &self.contig
@@ -249,37 +250,35 @@ impl Reserve {
         self.why_counted.as_deref()
     }
 
-    /// Returns the use of each granule, by position; nothing in a forked child.
+    /// Returns the use of each granule, by position; empty in a forked child.
     #[must_use]
     pub fn usage(&self) -> Vec<GranuleUse> {
         self.inner.get().map_or_else(|_| Vec::new(), ReserveCore::usage)
     }
 
-    /// Returns the statistics now; zeros in a forked child.
+    /// Returns the present statistics; all zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.get().map_or_else(|_| Stats::default(), ReserveCore::stats)
     }
 
-    /// Lets root and this user's processes read the statistics (`glebe stats`), by a thread that
-    /// ends with the reserve. Later calls return the same socket.
+    /// Starts a thread that serves the statistics (for `glebe stats`) to root and this user until
+    /// the reserve ends. Returns the socket's path; later calls only return that path.
     ///
     /// The socket is in `$XDG_RUNTIME_DIR/glebe` if this user owns `$XDG_RUNTIME_DIR`, else in
     /// `/run/glebe` for root and `/run/user/UID/glebe` for others.
     ///
     /// # Errors
     /// [`ReserveError::NoRuntimeDir`], [`ReserveError::Forked`], or [`ReserveError::Os`] if the
-    /// kernel refuses a call.
+    /// kernel refuses a call, or the directory belongs to another user or is open to others.
     pub fn serve_stats(&self) -> Result<&Path, ReserveError> {
         self.serve(None)
     }
 
-    /// Serves as [`Reserve::serve_stats`] does, in `dir`, which is created if missing. An existing
-    /// `dir` must belong to this user and be closed to others.
+    /// Serves as [`Reserve::serve_stats`] does, but in `dir`, which is created if missing.
     ///
     /// # Errors
-    /// As [`Reserve::serve_stats`] except [`ReserveError::NoRuntimeDir`]. [`ReserveError::Os`] also
-    /// if `dir` is open to others.
+    /// As [`Reserve::serve_stats`], except [`ReserveError::NoRuntimeDir`].
     pub fn serve_stats_in(&self, dir: &Path) -> Result<&Path, ReserveError> {
         self.serve(Some(dir))
     }

@@ -13,7 +13,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// [`LentObjectPoolOptions`] makes such a pool.
+/// [`LentObjectPoolOptions`] has the options of a [`LentObjectPool`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LentObjectPoolOptions {
@@ -26,11 +26,11 @@ pub struct LentObjectPoolOptions {
 /// [`OnRecall`] is the fate of a pool's pages that first class takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnRecall {
-    /// They are lost, which costs first class nothing.
+    /// The pages are lost, at no cost to first class.
     #[default]
     Discard,
-    /// First class moves them to other lent pages, free or from the page cache, if it can. Each
-    /// page costs first class about a microsecond, and every block of this reserve one look a page.
+    /// First class moves the contents to free pages or pages of the page cache, if it can, in about
+    /// a microsecond a page. Every later block of this reserve costs one look at each of its pages.
     Move,
 }
 
@@ -45,13 +45,13 @@ impl LentObjectPoolOptions {
         Self { codec, ..self }
     }
 
-    /// Limits the ordinary memory of new objects: by default a 64th of the reserve's room, at least
-    /// 64 pages.
+    /// Limits the ordinary memory that holds new objects. The default is a 64th of the reserve's
+    /// room; the least is 64 pages.
     pub fn staging(self, staging: Bytes) -> Self {
         Self { staging: Some(staging), ..self }
     }
 
-    /// Sets the fate of pages that first class takes.
+    /// Sets the fate of the pages that first class takes.
     pub fn on_recall(self, on_recall: OnRecall) -> Self {
         Self { on_recall, ..self }
     }
@@ -87,12 +87,12 @@ impl Drop for Owned {
     }
 }
 
-/// [`LentObjectPool`] is a cheap handle to compressed objects of 1 byte to a page, in pages that
-/// first class does not hold.
+/// [`LentObjectPool`] is a cheap handle to compressed objects in pages that first class does not
+/// hold.
 ///
-/// Objects move from ordinary memory, the *staging*, to lent pages when it is full, and are *lost*
-/// if first class or another tenant takes those. A read of a lost object returns `None`, and ends
-/// its handle.
+/// New objects are in ordinary memory, the *staging*. When the staging is nearly full, objects move
+/// to lent pages. An object is *lost* if another tenant, or first class ([`OnRecall`]), takes its
+/// pages. A read of a lost object returns `None` and ends its handle.
 ///
 /// ```
 /// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
@@ -141,7 +141,7 @@ impl LentObjectPool {
     ///
     /// # Errors
     /// [`Error::Empty`], [`Error::TooLong`]; [`Error::Full`] if the staging is full and no page can
-    /// be lent; [`Error::Forked`]; or a refusal of the kernel.
+    /// be lent; [`Error::Forked`]; or a call that the kernel refuses.
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
@@ -150,11 +150,11 @@ impl LentObjectPool {
         Ok(handle)
     }
 
-    /// Copies an object to the start of `buf`. Returns its length; or `None` if it was lost, and
-    /// may then change `buf`.
+    /// Copies an object to the start of `buf` and returns its length. Returns `None` if the object
+    /// is lost, and may then change `buf`.
     ///
     /// # Errors
-    /// [`Error::Stale`] if it was removed or found lost before; [`Error::Foreign`],
+    /// [`Error::Stale`] if the object was removed or found lost before; [`Error::Foreign`],
     /// [`Error::BufferTooSmall`], [`Error::Forked`].
     pub fn read(&self, handle: Handle, buf: &mut [u8]) -> Result<Option<usize>, Error> {
         let inner = self.inner()?;
@@ -165,10 +165,10 @@ impl LentObjectPool {
         done
     }
 
-    /// Returns the uncompressed length of an object; `None` if it was lost.
+    /// Returns the uncompressed length of an object; `None` if the object is lost.
     ///
     /// # Errors
-    /// As [`LentObjectPool::read`].
+    /// As [`LentObjectPool::read`], except [`Error::BufferTooSmall`].
     pub fn len_of(&self, handle: Handle) -> Result<Option<usize>, Error> {
         let inner = self.inner()?;
         let pinned = self.pool().pinned(handle)?;
@@ -176,7 +176,7 @@ impl LentObjectPool {
         self.owned.packed.with_stored(inner.lender(), &pinned, len).transpose()
     }
 
-    /// Stores other bytes under this handle.
+    /// Stores other bytes under `handle`.
     ///
     /// # Errors
     /// As [`LentObjectPool::insert`]; [`Error::Stale`], [`Error::Foreign`].
@@ -191,7 +191,7 @@ impl LentObjectPool {
     /// Removes an object.
     ///
     /// # Errors
-    /// [`Error::Stale`] if it was removed or found lost before; [`Error::Foreign`],
+    /// [`Error::Stale`] if the object was removed or found lost before; [`Error::Foreign`],
     /// [`Error::Forked`].
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let inner = self.inner()?;
@@ -200,8 +200,8 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Compacts the staging and then, within the budget, gathers objects of zspages with a quarter
-    /// of their slots free.
+    /// Compacts the staging. Then, within the budget, moves the objects of lent zspages with at
+    /// least a quarter of their slots free to the staging.
     ///
     /// # Errors
     /// [`Error::NoBudget`] for a budget of zero, [`Error::Forked`].
@@ -221,7 +221,8 @@ impl LentObjectPool {
         Ok(done)
     }
 
-    /// Ends the objects in lost pages of the next `zspages` zspages. Inserts do this too.
+    /// Ends the objects in lost pages of the next `zspages` zspages, and moves the objects of at
+    /// most one sparse zspage to the staging. Inserts that lend pages sweep too.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -254,27 +255,27 @@ impl LentObjectPool {
     }
 }
 
-/// [`LentObjectPoolStats`] has the statistics at one moment.
+/// [`LentObjectPoolStats`] has a pool's statistics at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LentObjectPoolStats {
     /// Objects found lost with their pages.
     pub lost: u64,
-    /// Inserts refused for want of pages.
+    /// Calls that found the staging full and no page to lend.
     pub refused: u64,
     /// Zspages moved to lent pages.
     pub sealed: u64,
-    /// Pages moved before first class took them.
+    /// Lent pages moved before first class took them.
     pub moved: Pages,
-    /// Objects brought back from sparse zspages.
+    /// Objects moved back to the staging from sparse zspages.
     pub taken_out: u64,
-    /// Lent pages of zspages, with undetected losses.
+    /// Pages of lent zspages, including lost pages that were not found yet.
     pub lent: Pages,
     /// Pages of zspages in ordinary memory.
     pub staged: Pages,
     /// Limit of staged pages.
     pub staging: Pages,
-    /// Bytes of tables of lent pages.
+    /// Bytes of the tables of lent pages.
     pub places_bytes: u64,
     /// Statistics of the objects.
     pub objects: Stats,
@@ -302,7 +303,7 @@ impl LentObjectPoolStats {
         ]
     }
 
-    /// Returns one JSON object with the objects' JSON.
+    /// Returns one JSON object, in which `objects` has the statistics of the objects.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut own = json(&self.rows());
@@ -311,15 +312,15 @@ impl LentObjectPoolStats {
         own
     }
 
-    /// Returns OpenMetrics 1.0 text with the objects' text; pages are given in bytes.
+    /// Returns OpenMetrics 1.0 text, with the objects' statistics; pages are given in bytes.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         let sets = [Set { labels: Vec::new(), rows: self.rows() }];
         families(PREFIX, page_size().bytes(), &sets) + &self.objects.to_openmetrics()
     }
 
-    /// Tests that `lost` equals `evicted` of the objects, and the identities of
-    /// [`zpool::Stats`](crate::zpool::Stats), while no call is under way.
+    /// Tests that `lost` equals the objects' `evicted`, and the identities of
+    /// [`zpool::Stats`](crate::zpool::Stats). These hold only while no call is under way.
     ///
     /// # Errors
     /// The identity that does not hold, with its values.

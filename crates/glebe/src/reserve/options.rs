@@ -45,8 +45,8 @@ pub struct ReserveOptions {
 }
 
 impl ReserveOptions {
-    /// Sets the options of the memory; by default the best source. A hugetlb pool is searched
-    /// beyond the length asked for, for longer runs ([`contig::Options::search`]).
+    /// Sets the options of the memory. By default the best available source is used. A hugetlb pool
+    /// is searched for one run of the whole length ([`contig::Options::search`]).
     pub fn memory(self, memory: contig::Options) -> Self {
         Self { memory, ..self }
     }
@@ -57,14 +57,16 @@ impl ReserveOptions {
         Self { counted: writers == Writers::Counted, ..self }
     }
 
-    /// Sets the codec of the page cache; by default pages stay uncompressed. With a codec more
-    /// pages fit, calls take longer, and up to a 64th of the room is staged in ordinary memory.
+    /// Sets the codec of the page cache; by default none. With a codec, more pages fit if they
+    /// compress, calls take longer, and about a 64th of the room, at least 64 pages, is staged in
+    /// ordinary memory.
     pub fn page_cache(self, codec: Codec) -> Self {
         Self { page_cache: Some(codec), ..self }
     }
 
-    /// Keeps about `pages` pages zeroed, in whole granules, by a background thread; by default
-    /// none. Tenants avoid these granules, and a zeroed block there needs no clearing.
+    /// Starts a background thread that keeps about `pages` pages zeroed, in whole granules; by
+    /// default there is none. Tenants avoid these granules, and a zeroed block there needs no
+    /// clearing.
     pub fn zero_ahead(self, pages: Pages) -> Self {
         Self { zero_ahead: pages, ..self }
     }
@@ -80,9 +82,9 @@ impl ReserveOptions {
     ///
     /// # Errors
     /// [`ReserveError::Contig`] if the memory cannot be allocated; [`ReserveError::BadLen`] if the
-    /// source's pages do not make up whole granules; [`ReserveError::FixedLen`] if room is set and
-    /// the memory belongs to a file; [`ReserveError::Packed`] if the pool of compressed
-    /// pages cannot be made; [`ReserveError::Os`] if the kernel refuses a call.
+    /// memory is not in whole granules; [`ReserveError::FixedLen`] if room is set and the memory
+    /// belongs to a file; [`ReserveError::Packed`] if the pool of compressed pages cannot be made;
+    /// [`ReserveError::Os`] if the kernel refuses a call.
     pub fn build(mut self, len: Bytes) -> Result<Reserve, ReserveError> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
@@ -91,7 +93,7 @@ impl ReserveOptions {
         self.build_over(again, memory.build(len)?)
     }
 
-    /// Makes a reserve over `contig`, which grows by memory of the same source.
+    /// Makes a reserve over `contig`. With room, the reserve grows by memory of the same source.
     ///
     /// # Errors
     /// As [`ReserveOptions::build`] except [`ReserveError::Contig`].
@@ -159,7 +161,6 @@ impl ReserveOptions {
         if self.room == Bytes::ZERO {
             return Ok((None, Arc::new(contig)));
         }
-        // A room above the last whole granule stays too long for any address space.
         let granules = self.room.get().div_ceil(GRANULE.get()).min(u64::MAX / GRANULE.get());
         let room = Bytes::new(granules * GRANULE.get()).max(contig.len());
         let (memory, contig) = Memory::new(contig, room, again)?;

@@ -1,7 +1,6 @@
-//! First class places a block, recalls its pages from tenants, and gives it back.
+//! First class chooses a block's place, recalls its pages from tenants, and gives the block back.
 //!
-//! Lock: the positions', for the choice of a place, never during a recall: O(log n), plus one step
-//! a granule if granules have costs.
+//! The positions' lock is never held during a recall.
 
 use std::ops::Range;
 
@@ -16,7 +15,7 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, Ordering};
 use glebe_os::units::Pages;
 
-/// Places tried before a request waits for a tenant's copy.
+/// Places that a request tries. It waits for tenants' copies only at the last.
 const PLACES_MAX: u32 = 8;
 const COST_OF_ZEROING: u64 = 1;
 /// More than zeroing all other granules.
@@ -40,13 +39,13 @@ impl Request {
         Self { pages, align, zeroed: false, any: false, no_wait: false }
     }
 
-    /// Sets the alignment to `align` pages, a power of two, of page frames. Positions are aligned
-    /// if frames are hidden or [`Request::any`] spans several physical runs.
+    /// Aligns the first page frame to `align` pages, a power of two. Aligns the position instead
+    /// if frames are hidden, or with [`Request::any`] if there are several physical runs.
     pub fn align(self, align: Pages) -> Self {
         Self { align, ..self }
     }
 
-    /// Asks for zeros.
+    /// Asks for pages filled with zeros.
     pub fn zeroed(self) -> Self {
         Self { zeroed: true, ..self }
     }
@@ -57,7 +56,7 @@ impl Request {
         Self { any: true, ..self }
     }
 
-    /// Returns [`ReserveError::WouldWait`] instead of waiting for a counted writer.
+    /// Makes the request fail with [`ReserveError::WouldWait`] instead of waiting.
     pub fn no_wait(self) -> Self {
         Self { no_wait: true, ..self }
     }
@@ -90,8 +89,8 @@ pub(super) fn pages_of(extent: Extent) -> Range<usize> {
 }
 
 impl Reserve {
-    /// Takes a block, also from pages that tenants use. [`Pages`] convert by [`Request::new`].
-    /// O(log n), plus one step a granule.
+    /// Takes a block, if needed from tenants. A number of [`Pages`] converts by [`Request::new`].
+    /// The search usually takes O(log n) steps, plus one a granule for zeros or counted writers.
     ///
     /// ```
     /// use glebe::{reserve::{Request, Reserve}, units::{Bytes, Pages}};
@@ -123,10 +122,10 @@ impl Reserve {
         self.alloc(request.into().no_wait())
     }
 
-    /// Sets a run aside for a later block. Until then only tenants use the run.
+    /// Sets a run aside for a later block.
     ///
     /// # Errors
-    /// As [`Reserve::alloc`].
+    /// As [`Reserve::alloc`], except [`ReserveError::WouldWait`] and [`ReserveError::Os`].
     pub fn promise(&self, request: impl Into<Request>) -> Result<Promise, ReserveError> {
         let inner = self.inner.get()?;
         let request = request.into();
@@ -135,7 +134,7 @@ impl Reserve {
         Ok(Promise { inner: self.inner.clone(), extent, zeroed: request.zeroed })
     }
 
-    /// Returns the length of the longest free block.
+    /// Returns the length of the longest free run of contiguous pages.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -171,7 +170,8 @@ impl ReserveCore {
         Ok(self.block(shared, extent))
     }
 
-    /// Counted writers allow no stock: a search must avoid them.
+    /// With counted writers the stock is not used, because the search must avoid granules with
+    /// writers.
     #[inline]
     fn may_be_at_hand(&self, request: &Request) -> bool {
         request.is_any_page() && !self.lent().critical().counts_writers()
@@ -258,7 +258,7 @@ impl ReserveCore {
         }
     }
 
-    /// Returns false if a counted writer is there and `wait` is false.
+    /// Returns false if a counted writer is copying there and `wait` is false.
     pub(super) fn recall(
         &self,
         extent: Extent,

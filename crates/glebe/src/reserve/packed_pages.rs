@@ -1,9 +1,9 @@
 //! [`PackedPages`] keeps compressed pages of the page cache, several to a lent page.
 //!
-//! A page that shrinks to three quarters becomes an object of a pool on lent pages
-//! ([`packed`](super::packed)): the key, 32 bytes that each read compares first, and the coded
-//! bytes. Its index entry has the pool's *entry index* with [`OBJECT`] set as the page, and the low
-//! bits of the handle's generation, so the bound in [`index`](super::index) holds.
+//! A page whose key and compressed bytes fit in three quarters of a page becomes an object of a
+//! pool on lent pages ([`packed`](super::packed)): the key, 32 bytes that each read compares first,
+//! then the coded bytes. Its index entry stores the handle's index with [`OBJECT`] set as the page,
+//! and the low bits of the handle's generation as the generation.
 
 use super::error::ReserveError;
 use super::lender::Lender;
@@ -107,7 +107,7 @@ impl PackedPages {
         }
     }
 
-    /// Required after each store or drop.
+    /// Must follow each store or drop.
     pub(super) fn settle(&self, lender: &Lender) {
         self.packed.settle(lender);
     }

@@ -3,12 +3,12 @@
 //! The only promise: a hit is the last page put under its key. A refused put drops the key's older
 //! page.
 //!
-//! Invalidation is O(1): it changes the number of a name space, or the generation of an object in a
-//! hashed cell. Both are key words beside a page. Objects that share a cell are invalidated
-//! together: one more miss, never an old page.
+//! Invalidation of an object or name space is O(1): it changes the number of a name space, or the
+//! generation of an object in a hashed cell. The key words of a page have both, so older pages no
+//! longer match. Objects that share a cell are invalidated together, which only costs misses.
 //!
-//! With a codec, pages that shrink go to [`PackedPages`]. One [`Index`] names all pages. Lock: the
-//! name spaces, to look one up.
+//! With a codec, pages that compress well go to [`PackedPages`]. One [`Index`] names all pages.
+//! Lock: `names`, to look a name space up.
 
 mod run;
 
@@ -32,7 +32,7 @@ use glebe_os::internal::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
 use glebe_os::units::Pages;
 
 const TRIES: u32 = 4;
-/// Pages ahead of the hand whose words, and then index entries, are fetched.
+/// Distances from the clock hand, in pages, at which page words and index entries are prefetched.
 const AHEAD_OF_META: usize = 8;
 const AHEAD_OF_ENTRY: usize = 2;
 
@@ -41,21 +41,21 @@ const PACKED_PER_PAGE: usize = 3;
 /// [`Put`] is the outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// Get finds the page until it is evicted, recalled or invalidated.
+    /// A get finds the page until it is evicted, recalled, replaced or invalidated.
     Stored,
     /// The key holds no page.
     Rejected(Rejected),
 }
 
-/// [`Rejected`] is why a put kept nothing.
+/// [`Rejected`] is the reason why a put kept nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// First class holds, or others use, every page tried.
+    /// No page could be taken, or the run does not fit.
     Full,
-    /// First class took the pages during the put.
+    /// First class took the page during the copy.
     Recalled,
-    /// The put was interrupted or displaced too often.
+    /// The copy was interrupted too often, or the index had no slot.
     Busy,
 }
 
@@ -96,7 +96,7 @@ impl PageCache {
 /// # Ok::<(), glebe::reserve::ReserveError>(())
 /// ```
 ///
-/// Calls are O(1) a page. Only a put of a page that is stored compressed takes a lock.
+/// Calls usually take O(1) a page, and without a codec no lock.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     number: Arc<MappedWord>,
@@ -111,9 +111,10 @@ enum Takes {
 }
 
 impl Namespace {
-    /// Makes puts take free pages only: without one a put is rejected.
+    /// Makes puts take free pages only. A put is rejected if it finds none. With a codec, lending
+    /// pages for compressed ones still evicts.
     ///
-    /// A put then looks at each page that it passes: mostly O(pages / free pages).
+    /// A put looks at O(pages / free pages) pages on average.
     #[must_use]
     pub fn without_eviction(self) -> Self {
         Self { takes: Takes::Free, ..self }
@@ -134,7 +135,7 @@ impl Namespace {
         Ok(inner)
     }
 
-    /// Copies `page`, one base page, in and replaces the key's older page.
+    /// Stores a copy of `page`, one base page, in place of the key's older page.
     ///
     /// # Errors
     /// [`ReserveError::BadPageLen`], [`ReserveError::Forked`].
@@ -154,7 +155,7 @@ impl Namespace {
         Ok(hit)
     }
 
-    /// Drops one page. Returns false if there was none.
+    /// Drops one page. Returns false if the key had no page.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -168,7 +169,7 @@ impl Namespace {
         Ok(found)
     }
 
-    /// Drops all pages of an object: O(1).
+    /// Drops all pages of an object, and by chance pages of other objects. O(1).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -180,7 +181,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Drops all pages of the name space: O(1).
+    /// Drops all pages of the name space. O(1).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -345,7 +346,6 @@ impl Cache {
         }
     }
 
-    /// Drops `at` if the index has no room.
     fn publish(&self, lender: &Lender, key: &PageKey, at: PageUse) -> bool {
         let held = |other| self.held(lender, key, other);
         let Some(published) = self.index.publish(key.hash, at, held) else {
@@ -370,7 +370,6 @@ impl Cache {
         }
     }
 
-    /// A miss may change `buf`.
     #[inline]
     fn get(&self, lender: &Lender, key: &PageKey, offset: usize, buf: &mut [u8]) -> bool {
         let lent = lender.lent();
@@ -400,7 +399,6 @@ impl Cache {
         found.is_some()
     }
 
-    /// Does not mark the page as used.
     fn place_of(&self, lender: &Lender, key: &PageKey) -> Option<PageUse> {
         self.index.find(key.hash, |at| self.meta_of(lender, at) == Some(key.meta))
     }

@@ -1,16 +1,16 @@
 //! [`Positions`] has the pages that are free for first class, and their physical runs.
 //!
 //! The *physical* free tree has each run of adjacent frames at a position congruent to its first
-//! frame modulo [`ALIGN_PAGES`], after a hole. So an extent there is one physical run, aligned like
-//! its frames. For larger alignments a search checks one place a gibibyte. The *flat* tree, for
-//! requests without a physical run, counts pages from the mapping's start, and exists only if the
-//! trees differ. If frames are hidden, each grain that the kernel keeps contiguous is a run.
+//! frame modulo [`ALIGN_PAGES`], with a hole between runs. So an extent there is one physical run,
+//! aligned like its frames. The *flat* tree counts pages from the mapping's start, for requests
+//! that accept any pages. It exists only if there are several runs. If frames are hidden, a run is
+//! a grain that the kernel keeps contiguous.
 //!
-//! A block takes the lowest place that fits, or the lowest of the cheapest if granules have costs:
-//! copies to wait for or pages to zero.
+//! A block takes the lowest place that fits. If granules have costs, for copies to wait for or
+//! pages to zero, the block prefers a cheaper place.
 //!
-//! Cost: O(log n) a call; with costs also a step a granule, and a search for each free extent that
-//! fits or granule without cost.
+//! Cost: O(log n) a call; with costs also a step a granule, and a search for each extent or granule
+//! that may be cheaper.
 
 pub(crate) mod resize;
 
@@ -30,7 +30,7 @@ const ALIGN_PAGES: u64 = 1 << 18;
 struct Run {
     base: u64,
     pages: Extent,
-    /// First frame, or first page if frames are hidden: alignments count from here.
+    /// First frame, or first page if frames are hidden: alignment refers to this number.
     first: u64,
 }
 
@@ -47,11 +47,10 @@ pub(crate) struct Positions {
     tree: FreeTree,
     runs: Vec<Run>,
     flat: Option<FreeTree>,
-    /// True if no longer block is known to be contiguous.
+    /// True if no two pages are known to be contiguous.
     single: bool,
     grain: Option<u64>,
     granule_pages: u64,
-    /// Valid only for a search by cost.
     costs: Vec<u64>,
     sums: Vec<u64>,
 }
@@ -73,7 +72,7 @@ impl Positions {
         Ok(made)
     }
 
-    /// Takes all positions. If no run is known, any position may have a page.
+    /// Returns positions that are all taken. If `known` is empty, all pages form one run.
     pub(crate) fn none_free(
         known: &[contig::Run],
         proof: Proof,
@@ -139,8 +138,8 @@ impl Positions {
         self.runs[self.runs.partition_point(|run| run.base <= position) - 1]
     }
 
-    /// Costs must be written before each search with [`Search::by_cost`]. A granule without memory
-    /// must cost something.
+    /// Returns the granules' costs, to be written before each search with [`Search::by_cost`]. A
+    /// granule without memory must have a cost above 0.
     pub(crate) fn costs(&mut self) -> &mut [u64] {
         &mut self.costs
     }
@@ -167,7 +166,8 @@ impl Positions {
         Some(pages)
     }
 
-    /// Takes the lowest free page and its free followers within a chunk, contiguous or not.
+    /// Takes the lowest free page and the free pages directly behind it in its chunk, even if their
+    /// frames are not adjacent.
     pub(crate) fn take_in_chunk(&mut self, chunk: u64) -> Option<Extent> {
         let flat = self.flat.is_some();
         let tree = self.searched(flat);
@@ -290,8 +290,7 @@ impl Positions {
         Some(if flat { page } else { run.base + within })
     }
 
-    /// Looks at the lowest place of each free run and at starts of granules. Returns the lowest of
-    /// the cheapest.
+    /// Returns the cheapest place at the start of a free extent or granule, of equals the lowest.
     fn cheapest(&mut self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let len = lowest.len();
         self.sum_costs();

@@ -1,10 +1,10 @@
 //! [`Reserve`] grows and shrinks in use.
 //!
 //! New memory is moved into the window, opened to tenants, and then added to the positions. Memory
-//! to give back is claimed and recalled like a block. Then read-only zeros replace it: a late
-//! reader finds zeros and another epoch.
+//! to give back is claimed and recalled like a block, and then replaced by read-only zeros. So a
+//! late reader finds zeros and another epoch.
 //!
-//! Locks: the memory's `turn`, then the positions, one step a free extent.
+//! Locks: the memory's `turn`, then the positions' lock, for one step per free extent.
 
 use super::error::ReserveError;
 use super::memory::{Memory, MemoryPart};
@@ -20,13 +20,12 @@ use glebe_os::units::{Bytes, Pages};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resized {
-    /// Length in bytes, rounded up to whole pages of the source.
+    /// Length in bytes, rounded up.
     pub len: Bytes,
-    /// The longest physical run in it.
+    /// Longest physical run in this memory.
     pub longest_run: Pages,
 }
 
-/// Hugetlb pages of 1 GiB need it.
 const LARGEST_PAGE: Bytes = Bytes::gib(1);
 
 pub(super) fn whole(len: Bytes, unit: Bytes) -> Result<u64, ReserveError> {
@@ -119,7 +118,7 @@ impl ReserveCore {
         Ok(Resized { len: bytes(pages), longest_run })
     }
 
-    /// Leaves one unit in the reserve.
+    /// Leaves at least one unit in the reserve.
     fn claim(&self, memory: &Memory, pages: u64, unit: Bytes) -> Result<Vec<Extent>, ReserveError> {
         let unit_pages = unit.pages_down(page_size()).get();
         let most = memory.present().get().saturating_sub(unit_pages);
@@ -135,7 +134,7 @@ impl ReserveCore {
         Err(ReserveError::NotGiven { asked: bytes(pages), free: bytes(free), unit })
     }
 
-    /// After an error tenants have the memory again.
+    /// After an error tenants can use the memory again.
     fn give_away(&self, memory: &Memory, gone: Extent) -> Result<(), ReserveError> {
         self.recall(gone, false, true)?;
         let run = pages_of(gone);
@@ -151,8 +150,9 @@ impl ReserveCore {
 
 impl Reserve {
     /// Adds `len` bytes of memory, rounded up to granules, from the reserve's source, in one run if
-    /// possible. Takes as long as zeroing it; only other resizes wait. A block spans new and old
-    /// memory only if their frames are adjacent.
+    /// possible. Takes about as long as zeroing the memory; only other resizes wait as long.
+    /// Without [`Request::any`](super::Request::any), a block spans new and old memory only if
+    /// their frames are adjacent.
     ///
     /// # Errors
     /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);
@@ -180,11 +180,11 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);
-    /// [`ReserveError::NotGiven`] with the length that can be given; [`ReserveError::BadLen`] if
-    /// `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`], also if the kernel cannot end a
-    /// part of a pin (before Linux 5.13). Pieces given back before a [`ReserveError::Os`] stay with
-    /// the system.
+    /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room) or for a dma-heap's
+    /// memory; [`ReserveError::NotGiven`] with the length that can be given;
+    /// [`ReserveError::BadLen`] if `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`], also
+    /// if the kernel cannot end a part of a pin (before Linux 5.13). Memory given back before an
+    /// error stays with the system.
     pub fn shrink(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.shrink(len)
     }

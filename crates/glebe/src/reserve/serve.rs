@@ -1,8 +1,8 @@
 //! [`start`] runs the thread and the socket that serve a reserve's statistics.
 //!
-//! Only the directory's owner may enter it. The thread holds the reserve only while it copies the
-//! statistics. The reserve's end drops the [`Bound`], which removes the socket and ends the thread.
-//! Protocol: [`super::served`].
+//! Only the directory's owner and root may enter the directory. The thread holds the reserve only
+//! while it copies the statistics. The reserve's end drops the [`Bound`], which removes the socket
+//! and ends the thread. Protocol: [`super::served`].
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -19,9 +19,9 @@ use glebe_os::internal::sys::files::private::own_dir;
 use glebe_os::internal::sys::files::socket::{send_all, Bound, Listener};
 use glebe_os::internal::sys::processes::thread::start as start_thread;
 
-/// Time that a client may delay the thread, at each step.
+/// Longest wait for a client, per read or write.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Pause when the process is short of descriptors or memory.
+/// Pause after a failed accept, for example without free descriptors.
 const REST: Duration = Duration::from_millis(100);
 
 pub(super) fn start(weak: Weak<ReserveCore>, dir: &Path) -> Result<Bound, ReserveError> {
@@ -33,7 +33,7 @@ pub(super) fn start(weak: Weak<ReserveCore>, dir: &Path) -> Result<Bound, Reserv
     Ok(bound)
 }
 
-/// Binds the next free name: a process of this PID in another namespace may use some.
+/// Binds the next free name, because a process of this PID in another namespace may use some names.
 fn bind(dir: &Path) -> Result<(Listener, Bound, u64), ReserveError> {
     static NEXT: MappedWord = MappedWord::new(0);
     loop {
@@ -48,7 +48,7 @@ fn bind(dir: &Path) -> Result<(Listener, Bound, u64), ReserveError> {
 fn serve(listener: &Listener, weak: &Weak<ReserveCore>, number: u64) {
     loop {
         match listener.accept() {
-            // A client may leave at any time.
+            // Ignores a failed answer, because a client may leave at any time.
             Ok(Some(stream)) => drop(answer(&stream, weak, number)),
             Ok(None) => return,
             Err(_) => thread::sleep(REST),
@@ -64,7 +64,7 @@ fn answer(mut stream: &UnixStream, weak: &Weak<ReserveCore>, number: u64) -> io:
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = [0; REQUEST_MAX];
     let len = stream.read(&mut request)?;
-    // A slow client keeps no reserve alive.
+    // Copies the statistics first, so that a slow client keeps no reserve alive.
     let stats = weak.upgrade().and_then(|inner| inner.get().ok().map(ReserveCore::stats));
     let Some(stats) = stats else { return Ok(()) };
     let form = Form::ALL.into_iter().find(|form| form.request().as_bytes() == &request[..len]);

@@ -1,4 +1,4 @@
-//! `served` finds and asks the sockets of reserves in running processes, for their statistics.
+//! `served` finds the sockets of reserves in running processes, and asks them for statistics.
 //!
 //! Each reserve with [`Reserve::serve_stats`](super::Reserve::serve_stats) has a socket
 //! `PID.NUMBER.sock`, for its user and root only:
@@ -8,7 +8,7 @@
 //! answer    "glebe-stats/1 " ("ok" | "error") " " bytes of the body "\n", then the body
 //! ```
 //!
-//! A socket without a listener is left from an ended process.
+//! A socket without a listener was left by an ended process.
 
 use std::fmt;
 use std::fs;
@@ -77,7 +77,7 @@ fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
 }
 
-/// Returns the default directories of all users.
+/// Returns the usual directories of sockets: this process's own, root's and all users'.
 #[must_use]
 pub fn dirs() -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = runtime_dir().map(|dir| dir.join("glebe")).into_iter().collect();
@@ -89,7 +89,7 @@ pub fn dirs() -> Vec<PathBuf> {
     dirs
 }
 
-/// Returns the sockets in `dir`, by process and number; none if `dir` does not exist.
+/// Returns the sockets in `dir`, sorted by process and number; none if `dir` does not exist.
 ///
 /// # Errors
 /// The error of reading `dir`.
@@ -108,7 +108,7 @@ pub fn list(dir: &Path) -> Result<Vec<Served>, OsError> {
     Ok(found)
 }
 
-/// [`Served`] is the socket of one reserve, which may be stale.
+/// [`Served`] is the socket of one reserve, perhaps left by an ended process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     pid: u32,
@@ -151,7 +151,7 @@ impl Served {
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 Ok(None)
             }
-            // A forked child may hold the socket of an ended parent.
+            // The process has ended, but a forked child may still hold its socket.
             Err(_) if !fs::exists(format!("/proc/{}", self.pid)).unwrap_or(true) => Ok(None),
             Err(_) if !fs::exists(&self.path).unwrap_or(true) => Ok(None),
             Err(e) => Err(OsError::new("ask for statistics", self.path.display().to_string(), e)),
@@ -180,7 +180,7 @@ impl Served {
         if got as u64 != len {
             return Err(wrong(format!("the answer ends after {got} of {len} bytes")));
         }
-        // A terminal may show this text of another process.
+        // Refuses control characters, because another process wrote this text for a terminal.
         if body.contains(|c: char| c.is_control() && c != '\n') {
             return Err(wrong("the answer has control characters".into()));
         }

@@ -1,11 +1,11 @@
 //! [`Shared`] is a handle like `Arc` to a value that a forked child cannot reach.
 //!
 //! The value is in the tables' mapping, which the kernel wipes in a forked child. So the count of
-//! handles is also the fork check: it is zero only in a child. If the kernel wipes nothing, a guard
-//! is checked too.
+//! handles also detects a fork: a handle finds zero only in a child. If the kernel cannot wipe the
+//! mapping, a guard is checked too.
 //!
 //! # Safety
-//! The value is alive while the count is above zero; each handle holds one count. [`Shared::get`]
+//! The value is alive while the count is above zero. Each handle holds one count. [`Shared::get`]
 //! checks the count first, so nobody reads a wiped value. A forked child has one thread, which is
 //! in no call.
 #![allow(unsafe_code)]
@@ -30,9 +30,9 @@ pub(super) struct Root<T> {
 #[derive(Debug)]
 pub(crate) struct Shared<T>(NonNull<Root<T>>);
 
-// SAFETY: like Arc: handles give shared references, and the last one drops the value.
+// SAFETY: as with Arc, handles give shared references, and the last one drops the value.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: like Arc, as above.
+// SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
@@ -68,7 +68,7 @@ impl<T> Shared<T> {
 
     pub(super) fn downgrade(&self) -> Result<Weak<T>, ReserveError> {
         self.get()?;
-        // SAFETY: alive, checked above.
+        // SAFETY: `get` found the value alive.
         let mapping = unsafe { Arc::clone(&(*self.0.as_ptr()).mapping) };
         Ok(Weak { root: self.0, _mapping: mapping })
     }
@@ -109,7 +109,7 @@ pub(super) struct Weak<T> {
     _mapping: Arc<Mapping>,
 }
 
-// SAFETY: it gives only a `Shared`, and keeps the count mapped.
+// SAFETY: a `Weak` gives only a `Shared`, and keeps the count mapped.
 unsafe impl<T: Send + Sync> Send for Weak<T> {}
 
 impl<T> Weak<T> {
@@ -158,7 +158,7 @@ mod tests {
                 drop((mine, shared.clone()));
                 lost && drops.load(Ordering::Relaxed) == 0
             };
-            // SAFETY: no allocation, no lock, and nothing that panics.
+            // SAFETY: `lost` allocates nothing, takes no lock and does not panic.
             assert!(unsafe { in_child(lost) });
             drop((inherited, tables));
             assert!(shared.get().is_ok() && weak.upgrade().is_some());

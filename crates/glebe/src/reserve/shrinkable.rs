@@ -1,4 +1,4 @@
-//! [`Shrinkable`] is memory of a reserve for a reclaimer. It keeps no reserve alive.
+//! [`Shrinkable`] lets a reclaimer take memory of a reserve, and does not keep the reserve alive.
 
 use super::error::ReserveError;
 use super::memory::Memory;
@@ -33,7 +33,7 @@ impl Shrinkable {
         Some(spare().unwrap_or(Bytes::ZERO))
     }
 
-    /// Rounds `most` up to a unit. Returns the bytes given.
+    /// Rounds `most` up to a unit.
     pub(crate) fn shed(&self, most: Bytes) -> Bytes {
         let Some(shared) = self.inner.upgrade() else { return Bytes::ZERO };
         let Some(spare) = self.spare().filter(|spare| *spare > Bytes::ZERO) else {
@@ -42,7 +42,6 @@ impl Shrinkable {
         let Ok(inner) = shared.get() else { return Bytes::ZERO };
         let before = inner.memory().map_or(Pages::ZERO, Memory::present);
         let given = match inner.shrink(most.min(spare)) {
-            // First class took some meanwhile.
             Err(ReserveError::NotGiven { free, .. }) if free > Bytes::ZERO => {
                 inner.shrink(free.min(most))
             }

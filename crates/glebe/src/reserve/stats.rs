@@ -61,7 +61,7 @@ impl Counts {
 }
 
 impl Stats {
-    /// Returns one JSON object. Names end in their unit, except counts.
+    /// Returns one JSON object. Names end in their unit, except those of counts.
     #[must_use]
     pub fn to_json(&self) -> String {
         json(&self.rows())
@@ -73,8 +73,8 @@ impl Stats {
         self.openmetrics_with(Vec::new())
     }
 
-    /// Returns [`Stats::to_openmetrics`] of several reserves as one text, with unique names as the
-    /// label `reserve`.
+    /// Returns the OpenMetrics text of several reserves, each with its name as the label `reserve`.
+    /// Names must be unique.
     #[must_use]
     pub fn openmetrics_of(reserves: &[(&str, &Stats)]) -> String {
         let all = reserves.iter().map(|(name, stats)| (*name, stats.rows()));
@@ -85,7 +85,7 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Tests the identities in the module's head.
+    /// Tests that the counters add up, which is certain only while no call is under way.
     ///
     /// # Errors
     /// The identity that does not hold, with its values.

@@ -9,14 +9,14 @@
 //! ```
 //!
 //! `free` has a bit for each stocked page of a chunk of 32. The free trees count these pages as
-//! taken; tenants still use them. A request that finds no place drains the stock and searches
-//! again. With eight words, fewer than one block in a hundred needs a restock.
+//! taken, but tenants still use them. A request that finds no place drains the stock and searches
+//! again.
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
 const PAGES: u64 = u32::BITS as u64;
-/// One cache line. Two words suffice for the model checker.
+/// One cache line; two words suffice for the model checker.
 pub(crate) const WORDS: usize = if cfg!(loom) { 2 } else { 8 };
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ fn lowest_of(word: u64) -> Option<u64> {
     (free_of(word) != 0).then(|| chunk_of(word) * PAGES + lowest)
 }
 
-/// Returns true with the last page.
+/// Takes the lowest page. Also returns true if it was the word's last.
 #[inline]
 fn take_of(word: &AtomicU64) -> Option<(u64, bool)> {
     let mut old = word.load(Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl Stock {
         })
     }
 
-    /// Empties the stock, which then accepts no page until it is filled.
+    /// Empties the stock. Until `fill`, `put_back` then refuses every page.
     pub(crate) fn drain(&self) -> impl Iterator<Item = Extent> + use<'_> {
         self.words.iter().flat_map(|word| runs_of(word.swap(0, Ordering::AcqRel)))
     }

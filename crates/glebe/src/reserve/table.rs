@@ -1,7 +1,7 @@
-//! [`Tables`] is the memory of a reserve's words, in few huge pages, for few misses of page tables.
+//! [`Tables`] is the memory of a reserve's words, in a few huge pages, to save TLB misses.
 //!
-//! A forked child finds zeros, so that the parent meets no copy on write. If the kernel refuses
-//! that, a [`ForkGuard`] detects the child.
+//! A forked child finds zeros, so that the parent meets no copy on write. If the kernel cannot wipe
+//! the mapping, a [`ForkGuard`] detects the child.
 //!
 //! # Safety
 //! A [`Table`] keeps its mapping alive. Its elements were written when it was made or may be zero,
@@ -18,7 +18,7 @@ use glebe_os::internal::sync::AtomicU64;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::Bytes;
 
-/// Bytes that processors fetch together.
+/// Alignment: bytes that processors fetch together.
 const ALIGN_BYTES: usize = 128;
 const CHUNK: Bytes = Bytes::mib(2);
 
@@ -73,28 +73,26 @@ impl Tables {
         const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= ALIGN_BYTES) };
         let start = self.start_of::<T>(len)?;
         for place in 0..len {
-            // SAFETY: `start_of` made room for `len` elements in a writable mapping, aligned since
-            // mappings begin at a page and tables in them at a multiple of ALIGN_BYTES.
+            // SAFETY: `start_of` made room for `len` elements in a writable mapping. They are
+            // aligned, because tables begin at multiples of ALIGN_BYTES.
             unsafe { start.add(place).write(element(place)) };
         }
         Ok(Table { start, len, _mapping: Arc::clone(&self.mapping) })
     }
 
-    /// Writes nothing: the kernel adds pages on use.
+    /// Writes nothing, because new memory is zero and each part is used once.
     pub(crate) fn zeros<T: Zeros>(&mut self, len: usize) -> Result<Table<T>, OsError> {
         const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= ALIGN_BYTES) };
-        // New memory is zero, and each part is used once.
         let start = self.start_of::<T>(len)?;
         Ok(Table { start, len, _mapping: Arc::clone(&self.mapping) })
     }
 }
 
-///
 /// # Safety
 /// All-zero bytes must be a value of the type.
 pub(crate) unsafe trait Zeros {}
 
-// SAFETY: zero is a value of a word; models make their own tables.
+// SAFETY: zero is a value of a word.
 unsafe impl Zeros for AtomicU64 {}
 // SAFETY: zero is a value of each word.
 unsafe impl<const N: usize> Zeros for [AtomicU64; N] {}
@@ -115,7 +113,7 @@ impl<T> Slot<T> {
         self.guard
     }
 
-    /// Writes the value, which the caller must keep mapped and drop.
+    /// The caller must keep the mapping and drop the value.
     pub(crate) fn fill(self, value: T) -> NonNull<T> {
         // SAFETY: `start` has room for one aligned `T`, which only this slot may use.
         unsafe { self.start.as_ptr().write(value) };
@@ -132,7 +130,7 @@ pub(crate) struct Table<T> {
 
 // SAFETY: a table owns its elements like a boxed slice.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: it gives only shared references.
+// SAFETY: a table gives only shared references.
 unsafe impl<T: Sync> Sync for Table<T> {}
 
 impl<T> Deref for Table<T> {
@@ -140,8 +138,8 @@ impl<T> Deref for Table<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were written at `start`, and `_mapping` is kept. In a forked child
-        // they are zeros, a value of every element here: they are words.
+        // SAFETY: `len` elements were written at `start` or may be zero, and `_mapping` is kept.
+        // A forked child finds zeros, a value of every element: all are words or bytes.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -8,15 +8,15 @@
 //! +----------------+-----+----------+----------+----------+----------+
 //! ```
 //!
-//! * closers: first-class calls that keep tenants out, plus one while a block holds the whole
-//!   granule. If not zero, no tenant may begin or commit here.
-//! * writers: tenants that copy, without restartable sequences.
+//! * closers: first-class calls that close the granule to tenants, plus one while a block holds the
+//!   whole granule or it has no memory. If not zero, no tenant may begin or commit here.
+//! * writers: tenants that copy or drop a page here; not counted with restartable sequences.
 //! * live: pages that tenants have claimed or filled. A tenant adds one *before* its claim, only in
-//!   the epoch that it saw, so a recall that takes the count takes each page exactly once.
+//!   the epoch that it saw, so a recall of the granule counts each page exactly once.
 //! * held: pages that first class holds.
-//! * zero: a [`ZeroState`]. A claim resets it, unless the claim is for zeroing.
+//! * zero: a [`ZeroState`]. The claim of an unused page resets it, unless made to zero the page.
 //! * epoch: incremented when first class takes the whole granule. Page words of older epochs mean
-//!   "free": one update recalls 512 pages.
+//!   "free", so one update recalls 512 pages.
 //!
 //! The word of a page:
 //!
@@ -28,17 +28,17 @@
 //! +----------------+---------------------------+-------+
 //! ```
 //!
-//! A page word of another epoch than its granule's means "free". The generation grows with each
-//! claim and each return to free, so equal reads before and after a copy exclude a reuse.
+//! The generation grows with each change except a commit. So a page whose word is equal before and
+//! after a copy was not reused.
 //!
 //! | from | to | by |
 //! |---|---|---|
 //! | free, zero, valid | writing | a tenant's claim |
 //! | writing | valid, zero | the tenant's commit |
-//! | writing | free | the tenant gives up, or a recall of a neighbour revokes it |
-//! | valid | free | a tenant invalidates |
-//! | any | first | first class, block smaller than the granule |
-//! | first | free | the block ends |
+//! | writing | free | the tenant gives up, or a recall of neighbouring pages revokes it |
+//! | valid | free | a tenant drops the page |
+//! | any | first | first class takes a part of the granule |
+//! | first | free | first class gives the page back |
 
 use std::fmt;
 
@@ -49,7 +49,6 @@ use glebe_os::internal::sync::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ZeroState {
     Unknown = 0,
-    /// A thread is zeroing all pages.
     Tracking = 1,
     Zero = 2,
     /// The granule has no memory, and is closed.
@@ -97,7 +96,7 @@ impl Field {
 pub(crate) const OPEN_MASK: u64 = CLOSERS.mask() | EPOCH.mask();
 
 impl GranuleWord {
-    /// Like new memory from the kernel.
+    /// Returns the word of new memory, which the kernel has zeroed.
     pub(crate) fn fresh() -> Self {
         Self(0).with_zero(ZeroState::Zero)
     }
@@ -191,7 +190,7 @@ impl GranuleWord {
         Self(self.0 - (pages << LIVE.shift))
     }
 
-    /// Ends a zero state, since first class may change its pages.
+    /// Also ends the zero state, because first class may change its pages.
     pub(crate) fn with_held_added(self, pages: u64) -> Self {
         Self(HELD.set(self.0, self.held() + pages)).with_zero(ZeroState::Unknown)
     }
@@ -249,7 +248,7 @@ impl Granules {
         GranuleWord(self.words[granule].load(Ordering::Acquire))
     }
 
-    /// Returns the old word: `Err` if `change` returned `None`.
+    /// Returns the old word, as `Err` and unchanged if `change` returned `None`.
     #[inline]
     pub(crate) fn update(
         &self,
@@ -302,7 +301,7 @@ const EPOCH_SHIFT: u32 = u64::BITS - EPOCH_BITS;
 const GENERATION_MASK: u64 = (1 << (EPOCH_SHIFT - STATE_BITS)) - 1;
 const _: () = assert!(GENERATION_MASK > u16::MAX as u64);
 
-/// A use of a page, from its claim to its drop; unique until the generation's bits repeat.
+/// A use of a page, from its claim to its drop; unique until the generation's 16 bits repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageUse {
     pub(crate) page: usize,
@@ -344,7 +343,6 @@ impl PageWord {
         }
     }
 
-    /// Keeps the generation: a commit.
     pub(crate) fn become_state(self, state: PageState) -> Self {
         Self((self.0 & !STATE_MASK) | state as u64)
     }

@@ -1,6 +1,7 @@
 //! [`start`] runs the thread that keeps granules zeroed for first class.
 //!
-//! It ends with the reserve, takes no lock, and works as an interruptible tenant.
+//! The thread ends with the reserve, takes no lock, and works like a tenant, which first class can
+//! interrupt.
 
 use std::thread;
 use std::time::Duration;
@@ -22,14 +23,13 @@ fn work(weak: &Weak<ReserveCore>) {
         let Ok(inner) = shared.get() else { return };
         zeros.resize(inner.lent().frames().page().bytes().as_usize(), 0);
         let more = step(inner, &zeros);
-        drop(shared); // lets the reserve end meanwhile
+        drop(shared); // lets the reserve end during the sleep
         if !more {
             thread::sleep(IDLE);
         }
     }
 }
 
-/// Returns true if more may follow.
 fn step(inner: &ReserveCore, zeros: &[u8]) -> bool {
     let lent = inner.lent();
     if lent.zero_granules() >= inner.lender().zero_target() {

@@ -1,12 +1,12 @@
 //! [`Copies`] stores compressed copies of objects.
 //!
-//! The codec makes one *block* of an object. If it saves less than an eighth, the block is the
-//! object itself. The pool stores a block as *pieces* of up to a page, and a *list* of several
-//! pieces' handles as one more object. A [file](super::file) record is one block. An object of one
-//! repeated word takes no room.
+//! The codec makes one *block* of an object. If that saves less than an eighth, the block is the
+//! object itself. The pool stores a block as *pieces* of up to a page, and the handles of several
+//! pieces as another object, the *list*. A [file](super::file) record is one block. An object of
+//! one repeated word takes no room.
 //!
-//! A CRC-32 of key and block is checked before decoding, so no damaged or mixed-up block is
-//! decoded. Cost: the codec, 0.1 ns a byte for the checksum. Locks: the pool's.
+//! A CRC-32 of key and block is checked before decoding, so damaged and mixed-up blocks are
+//! refused. Cost: the codec, 0.1 ns a byte for the checksum. Locks: the pool's, the file's.
 
 use crc32fast::Hasher;
 
@@ -34,7 +34,7 @@ pub(super) enum Copy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyBlock {
-    /// Handle of the piece or list; in the file, the first unit.
+    /// Handle of the piece or list in the pool, or first unit in the file.
     what: u64,
     pub(super) len: usize,
     pub(super) is_coded: bool,
@@ -156,7 +156,8 @@ impl Copies {
         Ok(Self { pool, file, coder, page })
     }
 
-    /// Stores a copy and leaves `1 / free` of the pool unused.
+    /// Stores a copy. An object that is not one repeated word fails with `Full` if less than `1 /
+    /// free` of the pool is unused.
     pub(super) fn store(&self, key: Key, object: &[u8], free: u64) -> Result<Copy, zpool::Error> {
         if let Some(word) = same_filled(object) {
             return Ok(Copy::Filled(word));
@@ -168,7 +169,7 @@ impl Copies {
         self.coded(key, object, |bytes, block| self.put_in_pool(bytes, block))
     }
 
-    /// Calls `then` with coded bytes and a block without a place.
+    /// Calls `then` with a block and its description, whose place is unset.
     pub(super) fn coded<R>(
         &self,
         key: Key,
@@ -214,7 +215,7 @@ impl Copies {
         put().inspect_err(|_| self.remove_listed(&list))
     }
 
-    /// After an error `out` may hold anything.
+    /// After an error, `out` may hold any bytes.
     pub(super) fn load(&self, key: Key, copy: Copy, out: &mut [u8]) -> Result<Source, Unreadable> {
         match copy {
             Copy::Filled(word) => fill(out, word),

@@ -1,11 +1,11 @@
-//! [`SwapError`] is the reason why a call was refused.
+//! Errors of stores, regions and areas.
 
 use super::key::Key;
 use crate::zpool;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, Pages};
 
-/// `SwapError` is a refused call, which may have evicted objects.
+/// The reason why a call was refused. The call may have evicted objects.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwapError {
@@ -26,7 +26,7 @@ pub enum SwapError {
     /// The program declared the object dead.
     #[error("the object is dead: its bytes were given up")]
     Dead,
-    /// The object has a guard.
+    /// A guard pins the object.
     #[error(
         "the object is pinned: no one else may write it, and none ends it, until its guards go"
     )]
@@ -69,7 +69,7 @@ pub enum SwapError {
         /// Reason.
         why: &'static str,
     },
-    /// The pool is full, so nothing can leave memory.
+    /// The pool is full, and there is no file.
     #[error("no room for what must leave memory: compressed objects take {held} of {limit}")]
     Full {
         /// Bytes held.
@@ -84,7 +84,7 @@ pub enum SwapError {
     FileFull {
         /// Bytes held.
         held: Bytes,
-        /// Limit; too short free runs count as free.
+        /// Limit; free runs that are too short count as free.
         limit: Bytes,
     },
     /// No free run of addresses is long enough.
@@ -97,7 +97,7 @@ pub enum SwapError {
         /// All addresses.
         capacity: Bytes,
     },
-    /// The capacity is below a page or too large.
+    /// The capacity is too small or too large.
     #[error("a capacity of {given}; a store has from {min} to {max}")]
     Capacity {
         /// Capacity.
@@ -107,7 +107,7 @@ pub enum SwapError {
         /// Maximum.
         max: Bytes,
     },
-    /// The object's copy is damaged, so it can only be freed.
+    /// The object's copy is damaged, so the object can only be freed.
     #[error("the copy of object {key:?} is damaged: {what}")]
     Damaged {
         /// Object.
@@ -139,7 +139,7 @@ pub enum SwapError {
         /// Maximum.
         max: Pages,
     },
-    /// The page is damaged: it can only be replaced or invalidated.
+    /// The page is damaged, so it can only be replaced or invalidated.
     #[error("page {offset} of area {area} is damaged: {what}")]
     DamagedPage {
         /// Number of the area.
@@ -149,12 +149,13 @@ pub enum SwapError {
         /// Damage.
         what: &'static str,
     },
-    /// Without a file, put-back would be below the stored bytes.
+    /// Without a file, the limit of bytes that need not be written (put-back) would be below the
+    /// stored bytes.
     #[error("a put-back of {put_back} where {stored} are stored, and no file to write them to")]
     PutBackBelowStored {
         /// Bytes stored.
         stored: Bytes,
-        /// Put-back.
+        /// Put-back limit.
         put_back: Bytes,
     },
     /// The copy of a region's page is damaged.
@@ -176,7 +177,7 @@ pub enum SwapError {
     /// The thread blocks SIGBUS, so a touch would kill the process.
     #[error("the thread blocks SIGBUS, by which a region serves touches; unblock it")]
     SignalBlocked,
-    /// Another SIGBUS handler covers the region's.
+    /// Another SIGBUS handler was installed after the region's.
     #[error("another SIGBUS handler was installed over glebe's, by which a region serves touches")]
     HandlerCovered,
     /// The alternate signal stack is too small.

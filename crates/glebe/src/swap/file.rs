@@ -1,9 +1,9 @@
 //! [`SpillFile`] stores copies that do not fit into the pool.
 //!
-//! A *record* is one block, at a multiple of [`UNIT`] bytes. One write puts many records into a
-//! free run. Records are freed singly, so a nearly full file needs no cleaning, but has only short
-//! runs. Cost: one write per [`BATCH`] bytes, one pread(2) per record; io_uring pays only for many.
-//! Lock: one, for the free units, never during I/O.
+//! A *record* is one block, at a multiple of [`UNIT`] bytes. One write can put many records into a
+//! free run. Records are freed singly, so a nearly full file needs no compaction, but has only
+//! short runs. Cost: at best one write per [`BATCH`] bytes, one pread(2) per record. Lock: one, for
+//! the free units, never during I/O.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use glebe_os::units::Bytes;
 
 pub(super) const UNIT: usize = 512;
 const UNITS_ALIGN: u64 = (ALIGN / UNIT) as u64;
-/// Bytes per write, unless one record is longer.
+/// A batch ends when it has at least this many bytes.
 pub(super) const BATCH: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl SpillFile {
     pub(super) fn new(dir: &Path, limit: Bytes, records: u64) -> Result<Self, OsError> {
         let units = (limit.get() / UNIT as u64).max(1);
         let span = Extent::new(0, units).expect("not empty");
-        // A record follows each free extent except the last.
+        // Records separate the free extents, so extents exceed records by at most one.
         let extents = usize::try_from(records + 1).unwrap_or(usize::MAX);
         let mut free = FreeTree::with_classes(span, extents, Classes::None)?;
         free.free(span).expect("nothing of it is free yet");
@@ -117,7 +117,8 @@ impl SpillFile {
         free.alloc(len, UNITS_ALIGN, None).ok().flatten().map(Run)
     }
 
-    /// Returns the records' first units. Frees the rest of the run, after an error all of it.
+    /// Returns the records' first units. Frees the unused rest of the run, or after an error the
+    /// whole run.
     pub(super) fn write<'a>(
         &self,
         run: Run,
@@ -166,7 +167,7 @@ impl SpillFile {
         with_buffer(len, |bytes| idle.read(start, bytes).then(|| work(bytes)))
     }
 
-    /// Calls `work` with fewer bytes if the file was cut.
+    /// Calls `work` with fewer bytes if an unencrypted file was cut.
     pub(super) fn read<R>(
         &self,
         start: u64,

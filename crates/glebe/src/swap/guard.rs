@@ -1,7 +1,8 @@
-//! [`Pin`] and [`PinMut`] keep an object in memory and give its bytes.
+//! [`Pin`] and [`PinMut`] keep an object in memory and give access to its bytes.
 //!
 //! # Safety
-//! A guard holds a pin for life. Any pin keeps the object's pages; a shared one excludes writers.
+//! A guard has a pin while it lives. Any pin keeps the object's pages; a shared pin excludes
+//! writers.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -13,14 +14,14 @@ use super::slots::SwapSlot;
 use super::store::Store;
 use super::word::{must, unpin, Word};
 
-/// `Pin` is the bytes of an object that stays in memory while the guard lives.
+/// `Pin` gives the bytes of an object, which stays in memory while the guard lives.
 pub struct Pin<'a> {
     store: &'a Store,
     slot: SwapSlot<'a>,
     bytes: NonNull<[u8]>,
 }
 
-/// `PinMut` is an object's writable bytes. The object has no other guard.
+/// `PinMut` gives an object's writable bytes. The object has no other guard.
 pub struct PinMut<'a> {
     store: &'a Store,
     slot: SwapSlot<'a>,

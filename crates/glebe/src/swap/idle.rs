@@ -1,8 +1,8 @@
 //! [`Idle`] keeps copies of a [file's](super::file) records in a swap cache, where they may vanish.
 //!
-//! A record consists of *pieces* of up to a page. A read that misses a piece drops the others. The
-//! owner of a record owns its pieces, so the table orders nothing. Cost: 8 bytes per used unit of
-//! the file. Locks: the pool's.
+//! A record consists of *pieces* of up to a page. A read that misses a piece drops the others. Only
+//! a record's owner accesses its handles, so accesses are relaxed. Cost: 8 bytes per unit of the
+//! file ever used. Locks: the pool's.
 
 use super::file::{units, UNIT};
 use super::kept::Kept;
@@ -17,7 +17,7 @@ use glebe_os::units::Bytes;
 #[derive(Debug)]
 pub(super) struct Idle {
     kept: Kept,
-    /// Handles at each piece's first unit, else 0.
+    /// A handle at each piece's first unit in the file; other words are 0.
     handles: Words,
     used: MappedWord,
     page: usize,
@@ -80,7 +80,7 @@ impl Idle {
 
     pub(super) fn remove(&self, start: u64, len: usize) {
         for word in self.words(start, len) {
-            // A read of an unpopulated word adds no memory.
+            // A load of an unpopulated word needs no memory; a swap would.
             if word.load(Ordering::Relaxed) != 0 {
                 self.remove_raw(word.swap(0, Ordering::Relaxed));
             }

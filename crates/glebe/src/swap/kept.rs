@@ -1,7 +1,7 @@
-//! [`Kept`] stores copies of a file's blocks, which may vanish at any moment.
+//! [`Kept`] stores copies of a file's blocks.
 //!
-//! First class and other tenants take lent pages; an own pool drops its oldest copies. So readers
-//! check each block. Locks: the pool's.
+//! A copy may vanish when another client takes its lent page, or when the cache's own pool is full.
+//! So readers check each block. Locks: the pool's.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! [`Key`] names an object in a store.
+//! [`Key`] names an object.
 
 /// `Key` names one object in one store. Keys of freed objects are refused and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

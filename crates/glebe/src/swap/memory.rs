@@ -1,8 +1,8 @@
-//! [`StoreMemory`] has the addresses of a store's objects and their pages. New pages are zero.
+//! [`StoreMemory`] owns the addresses and pages of a store's objects. New pages are zero.
 //!
 //! # Safety
-//! Places lie in the mapping. Only populated bytes are lent. The object's [word](super::word)
-//! excludes other writers.
+//! Places lie in the mapping. References exist only to populated bytes. The object's
+//! [word](super::word) excludes other writers.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
@@ -61,7 +61,7 @@ impl StoreMemory {
         self.reserved.populate(at, len)
     }
 
-    /// Returns false if the kernel refuses; the pages are then zeroed.
+    /// Frees the pages. If the kernel refuses, zeroes them and returns false.
     ///
     /// # Safety
     /// As [`StoreMemory::alone`].
@@ -83,10 +83,10 @@ impl StoreMemory {
         unsafe { self.reserved.give_back(at, len) }
     }
 
-    /// Returns the number of objects, from the first on, that lost their pages.
+    /// Frees the pages of objects in order, and returns the number freed before a failure.
     ///
     /// # Safety
-    /// As [`StoreMemory::alone`], for each.
+    /// As [`StoreMemory::alone`], for each object.
     pub(super) unsafe fn give_back_all(&self, places: &[Place]) -> usize {
         let mut ranges = [(0, Bytes::ZERO); DISCARD_MAX];
         for (range, place) in ranges.iter_mut().zip(places) {

@@ -1,5 +1,5 @@
-//! A [`Store`] holds objects that together exceed its budget of memory. A program pins those it
-//! uses.
+//! A [`Store`] holds objects that together may exceed its budget of memory. A program pins objects
+//! to use them.
 //!
 //! ```
 //! use glebe::swap::{SwapError, Store};
@@ -18,17 +18,19 @@
 //! # Ok::<(), SwapError>(())
 //! ```
 //!
-//! An object has 1 byte to 2 MiB, in whole pages. It keeps its address and has memory while
-//! resident. A guard ([`Pin`], [`PinMut`]) is an ordinary slice: an access needs no signal, no
-//! fault handler, no privilege.
+//! An object has 1 byte to 2 MiB, takes whole pages, keeps its address, and has memory only while
+//! resident. A guard ([`Pin`], [`PinMut`]) is an ordinary slice, so an access needs no signal and
+//! no privilege.
 //!
 //! The *budget* bounds the memory of resident objects. Compressed data, 32 bytes per object, and a
 //! buffer of up to two objects per loading or evicting thread are extra. If pinned objects leave no
 //! room, a call returns [`SwapError::Budget`]. Copies beyond [`SwapOptions::pool_limit`] move to a
-//! file ([`SwapOptions::file_in`]), or new objects are refused ([`SwapError::Full`]).
+//! file ([`SwapOptions::file_in`]); without a file, calls that need room may return
+//! [`SwapError::Full`].
 //!
 //! CLOCK selects the objects to evict, in the thread that needs room. A forked child may use
-//! inherited guards, which are copies there. Its calls on the store return [`SwapError::Forked`].
+//! inherited guards, on its own copy of the bytes; calls that can fail return
+//! [`SwapError::Forked`].
 //!
 //! One word per object orders all access, so a pin of a resident object takes no lock. Source:
 //! CLOCK (Corbató 1968); vmcache (Leis et al. 2023), without its page table.

@@ -18,7 +18,7 @@ const POOL_LIMIT_MIN: Bytes = Bytes::mib(1);
 /// Slot numbers have 32 bits.
 const PAGES_MAX: Pages = Pages::new(1 << 31);
 
-/// `SwapOptions` has the settings of a store or region.
+/// Settings of a store or region.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct SwapOptions {
@@ -62,14 +62,14 @@ impl SwapOptions {
     }
 
     /// Limits the bytes of all objects, in whole pages. Tables take up to a 64th of the capacity.
-    /// Default: sixteen budgets.
+    /// Default: sixteen times the budget.
     pub fn capacity(self, capacity: Bytes) -> Self {
         Self { capacity: Some(capacity), ..self }
     }
 
     /// Adds a file in `dir` of up to `limit` bytes, for copies that do not fit into the pool. The
     /// file has no name, disappears with the process, and is not encrypted by default. On tmpfs, no
-    /// limit here counts its memory.
+    /// limit here counts the file's memory.
     pub fn file_in(self, dir: impl Into<PathBuf>, limit: Bytes) -> Self {
         Self { file: Some((dir.into(), limit)), ..self }
     }
@@ -86,13 +86,13 @@ impl SwapOptions {
         Self { kept: Some(cache.kept.clone()), ..self }
     }
 
-    /// Sets if loaded objects keep their compressed copies until they are written. A full pool
-    /// drops kept copies first. Default: true.
+    /// Sets whether a loaded object keeps its compressed copy until it is pinned for writing. A
+    /// full pool drops such copies first. Default: true.
     pub fn keep_copies(self, keeps_copies: bool) -> Self {
         Self { keeps_copies, ..self }
     }
 
-    /// Makes a store with at most `budget` in memory.
+    /// Makes a store with at most `budget` bytes in memory.
     ///
     /// # Errors
     /// `NoBudget`, `Capacity`; `NotCached` for a swap cache without a file; `Pool` for bad codec

@@ -1,5 +1,5 @@
-//! [`Patience`] limits how long a call waits for room: a quarter of a second for a load or
-//! eviction, which ends soon; some tens of milliseconds for a guard, which may live for ever.
+//! [`Patience`] limits a call's wait for room: a quarter of a second for another thread's load or
+//! eviction, some tens of milliseconds for a region's guard, otherwise two waits.
 
 use glebe_os::internal::sync::Backoff;
 
@@ -34,7 +34,7 @@ impl Patience {
         self.spent += match hope {
             Hope::Soon => 1,
             Hope::Used => Self::ALL / 48,
-            // The hand may have missed pages that arrived meanwhile.
+            // Pages may have arrived where the clock hand has passed.
             Hope::None => Self::ALL / 2,
         };
         self.backoff.wait();

@@ -1,7 +1,7 @@
 //! [`Places`] assigns slots and addresses to objects.
 //!
-//! Unit: pages. Freed slots form a list through themselves, so a free needs no memory. Cost: O(log
-//! objects). Lock: one, also during a system call for every 128th slot.
+//! Unit: pages. Freed slots form a linked list, so a free needs no memory. Cost: O(log objects).
+//! Lock: one, also during a system call for each slot used for the first time.
 
 use super::error::SwapError;
 use super::slots::{Place, Slots, SwapSlot};
@@ -78,7 +78,7 @@ impl Places {
         Some(Ok((index, slot)))
     }
 
-    /// A worn slot has no generation left.
+    /// A worn slot has no generation left, so it is not reused.
     pub(super) fn put_back(&self, index: u32, slot: SwapSlot<'_>, is_worn: bool) {
         let place = slot.place();
         let at = Extent::new(place.first, place.pages()).expect("an object is not empty");

@@ -13,7 +13,7 @@ impl Key {
         (self.store, u64::from(self.generation) << u32::BITS | u64::from(self.index))
     }
 
-    /// Makes a key. Stores refuse invented keys.
+    /// Makes a key, which a store refuses unless it names an object.
     #[doc(hidden)]
     #[must_use]
     pub fn from_raw(store: u32, object: u64) -> Self {
@@ -31,7 +31,8 @@ impl Store {
         self.alive()?;
         let slot = self.places.slot(key.index).filter(|_| key.store == self.number);
         let slot = slot.ok_or(SwapError::Foreign)?;
-        // The place never changes, so two looks at the word validate it.
+        // An object's place never changes, so the length is valid if the object exists before and
+        // after the read.
         let is_there = || {
             let word = look(slot.word());
             word.generation() == key.generation && word.state() != WordState::Hole

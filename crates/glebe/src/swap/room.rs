@@ -1,13 +1,12 @@
 //! [`Room`] has a store's budget and the clock that evicts objects.
 //!
 //! *Charged* pages belong to objects that are resident, loading or leaving. A call that needs room
-//! turns the *hand* over all slots. The hand passes an object once if it was pinned since the last
-//! visit. Objects leave in batches, one system call each. An object is readable during its copy,
-//! and stays if used meanwhile. Cost: 1 to 3 ns per slot passed. Lock: one for changes of the
-//! budget.
+//! moves the clock *hand* over the slots. The hand spares an object once if it was pinned since the
+//! last visit. Objects leave in batches, one system call a batch. An object pinned during its copy
+//! stays. Cost: 1 to 3 ns per slot. Lock: one for changes of the budget.
 //!
 //! # Safety
-//! A call reads objects that it has pinned, and gives back pages of objects that it made leaving.
+//! A call reads objects that it has pinned, and frees pages of objects that it made leaving.
 #![allow(unsafe_code)]
 
 use super::error::SwapError;
@@ -24,15 +23,15 @@ use glebe_os::internal::sync::{lock, MappedWord, Mutex, Ordering};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Bounds the time in the codec.
+/// A pin for writing may wait while the codec compresses a batch of this many objects.
 const BATCH: usize = 16;
 const BATCH_SHARE: u64 = 16;
-/// An object passed in the first round may leave in the second.
+/// The first round clears used marks, so that used objects can leave in the second.
 const ROUNDS: u64 = 2;
-/// Failed copies until the pool counts as full.
+/// Failed copies that end a search for objects.
 const REFUSALS: u32 = 8;
-/// Part of the pool that new objects leave free: a load may have to evict an object before it drops
-/// the copy.
+/// New objects leave a 16th of the pool free, because a load may have to evict an object before it
+/// drops the loaded copy.
 const HEADROOM_SHARE: u64 = 16;
 
 const _: () = assert!(BATCH <= super::memory::DISCARD_MAX);
@@ -141,13 +140,13 @@ impl Store {
     /// Changes the budget, and evicts objects if necessary.
     ///
     /// # Errors
-    /// `NoBudget`; `BudgetBelowPinned` or `Full` if too little can leave; `Forked`. The budget is
-    /// then unchanged.
+    /// `NoBudget`; `BudgetBelowPinned`, `Full`, `FileFull` or `Os` if too little can leave;
+    /// `Forked`. The budget is then unchanged.
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         self.alive()?;
         let pages = Room::pages_of(budget)?;
         let _changes = lock(&self.room.changes);
-        // First, so that no other call loads objects that must leave again.
+        // The budget changes first, so that no call loads objects that must leave again.
         let before = self.room.budget.swap(pages, Ordering::Relaxed);
         self.shed(1, false, || self.room.charged() <= pages).map_err(|refused| {
             self.room.budget.store(before, Ordering::Relaxed);
@@ -159,7 +158,7 @@ impl Store {
     /// Changes the pool's limit, and drops kept copies if necessary.
     ///
     /// # Errors
-    /// `Pool` if the pool holds more; `Forked`.
+    /// `Pool` if the pool still holds more than `limit`; `Forked`.
     pub fn set_pool_limit(&self, limit: Bytes) -> Result<(), SwapError> {
         self.alive()?;
         loop {
@@ -184,7 +183,7 @@ impl Store {
         self.places.all().filter(is_pinned).map(|slot| slot.place().pages()).sum()
     }
 
-    /// Fails with the reason, or `None` if only pins prevent it.
+    /// Fails with the last error, or with `None` if pins or other threads prevent eviction.
     fn shed(
         &self,
         least: u64,
@@ -284,7 +283,7 @@ impl Store {
         }
         let mut places = [Place { first: 0, len: 0 }; BATCH];
         places.iter_mut().zip(leaving.slots()).for_each(|(place, slot)| *place = slot.place());
-        // SAFETY: this call made the objects leaving, and each has a copy.
+        // SAFETY: this call made the objects leaving.
         let gone = unsafe { self.memory.give_back_all(&places[..leaving.len]) };
         for (nth, slot) in leaving.slots().enumerate() {
             let one = match nth < gone {

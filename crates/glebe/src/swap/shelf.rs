@@ -1,7 +1,7 @@
-//! [`Shelf`] is a store or region, as the owner of slots with copies.
+//! [`Shelf`] is a store or region as the owner of slots with copies.
 //!
-//! If the pool is full, kept copies of resident objects are dropped. Without kept copies, a batch
-//! of other copies moves to the file. Without those, the new copy moves to the file. No lock.
+//! If the pool is full, kept copies of resident objects are dropped. If there are none, a batch of
+//! stored copies moves to the file; else the new copy goes there. No lock.
 
 use super::copies::{Copies, Copy};
 use super::error::SwapError;
@@ -43,7 +43,7 @@ pub(super) trait Shelf {
     fn hands(&self) -> &Hands;
     fn used(&self) -> u32;
     fn slot(&self, index: u32) -> Option<SwapSlot<'_>>;
-    /// Acts on a slot that this call no longer owns.
+    /// Frees an object that was declared dead while this call owned its slot.
     fn settle(&self, slot: SwapSlot<'_>);
 }
 
@@ -57,7 +57,6 @@ pub(super) fn store_copy<S: Shelf>(
         match shelf.copies().store(key, object, free) {
             Err(zpool::Error::Full { .. }) if drop_kept(shelf, Home::Pool) => {}
             Err(zpool::Error::Full { .. }) if spill(shelf)? => {}
-            // The object is too long, or other threads took the room.
             Err(zpool::Error::Full { held, limit, .. }) => {
                 let copy = shelf.copies().store_in_file(key, object)?;
                 break copy.ok_or(SwapError::Full { held, limit })?;

@@ -1,4 +1,4 @@
-//! [`Slots`] has four words for each object.
+//! [`Slots`] has four words for each object or page.
 //!
 //! ```text
 //! 0  the object's word: see [`word`](super::word)
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! An unused slot reads as 0, a hole of generation 0. The object's word says who may change place
-//! and copy, so these order no other memory. No lock. Cost: 32 bytes per object.
+//! and copy, so their accesses are relaxed. No lock.
 
 use super::copies::Copy;
 use glebe_os::error::OsError;
@@ -69,7 +69,7 @@ impl Slots {
         self.words.populate((Self::bytes_of(index) / page.get()) as usize, page)
     }
 
-    /// Lets the kernel add memory when slots are written.
+    /// Commits all slots.
     pub(super) fn come_as_written(&self) -> Result<(), OsError> {
         self.words.come_as_written()
     }

@@ -1,6 +1,7 @@
 //! `spill` moves copies of stored objects to the file if the pool is full.
 //!
-//! Copies leave the pool only after the write, so a failed write loses nothing. A pin waits for it.
+//! Copies leave the pool only after the write, so a failed write loses nothing. A pin of such an
+//! object waits.
 
 use super::copies::CopyBlock;
 use super::error::SwapError;
@@ -31,7 +32,7 @@ impl Batch<'_> {
     }
 }
 
-/// Returns false without a file or copies.
+/// Returns false if no file or no copy to move exists.
 pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, SwapError> {
     let Some(file) = &shelf.copies().file else { return Ok(false) };
     let mut batch = gather(shelf);
@@ -88,7 +89,7 @@ fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
         });
         match is_read {
             Some(block) => batch.objects.push((slot, block)),
-            // The copy is in the file, or is damaged and fails at its next load.
+            // The copy is not in the pool, or its next load reports its damage.
             None => {
                 batch.bytes.truncate(from);
                 release(shelf, slot);

@@ -1,4 +1,4 @@
-//! [`Stats`] of a store or region satisfies three identities while no call runs:
+//! [`Stats`] of a store or region satisfies three conditions while no call runs:
 //!
 //! * `created_pages = freed_pages + resident_pages + stored_pages + buried_pages`
 //! * `resident_pages = charged_pages <= budget_pages + over_budget_pages`
@@ -100,10 +100,10 @@ impl Store {
 }
 
 impl Stats {
-    /// Tests the identities while no call runs.
+    /// Tests the conditions while no call runs.
     ///
     /// # Errors
-    /// The identity that fails, with its values.
+    /// The condition that fails, with its values.
     pub fn check(&self) -> Result<(), String> {
         let same = |what: &str, a: u64, b: u64| {
             (a == b).then_some(()).ok_or_else(|| format!("{what}: {a} is not {b}"))

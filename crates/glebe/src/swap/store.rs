@@ -1,7 +1,7 @@
-//! [`Store`] has calls on objects by key.
+//! [`Store`] makes, pins and frees objects by key.
 //!
-//! A call makes one step of the object's [word](super::word), and acts on the earlier state. It
-//! waits for a thread that evicts, loads or frees the object, which waits for no such call.
+//! A call changes the object's [word](super::word) in one atomic step. The call waits while another
+//! thread evicts, loads or frees the object; that thread waits for no such call.
 //!
 //! # Safety
 //! A call touches only bytes of objects that it has pinned or owns.
@@ -53,7 +53,7 @@ impl Store {
         SwapOptions::default()
     }
 
-    /// Makes a store with at most `budget` in memory.
+    /// Makes a store with at most `budget` bytes in memory.
     ///
     /// # Errors
     /// As [`SwapOptions::build`].
@@ -78,7 +78,7 @@ impl Store {
         })
     }
 
-    /// Returns true if the file bypasses the page cache, `None` without a file.
+    /// Returns true if the file bypasses the page cache; `None` without a file.
     #[must_use]
     pub fn is_file_direct(&self) -> Option<bool> {
         self.copies.file.as_ref().map(SpillFile::is_direct)
@@ -101,10 +101,10 @@ impl Store {
         self.places.slot(key.index).ok_or(SwapError::Foreign)
     }
 
-    /// Makes an object of `len` zeros, pinned for writing.
+    /// Makes an object of `len` zero bytes, pinned for writing.
     ///
     /// # Errors
-    /// `Len`, `Addresses`, `Forked`; `Budget` or `Full` without room; `Os`.
+    /// `Len`, `Addresses`, `Forked`; `Budget`, `Full` or `FileFull` without room; `Os`.
     pub fn create(&self, len: usize) -> Result<PinMut<'_>, SwapError> {
         self.alive()?;
         if len == 0 || len > LEN_MAX {
@@ -112,7 +112,7 @@ impl Store {
         }
         let (index, slot) = self.places.take(len)?;
         let place = slot.place();
-        // SAFETY: no other call knows the place.
+        // SAFETY: `take` gave this call the place.
         if let Err(error) = unsafe { self.bring(place, true) } {
             self.places.put_back(index, slot, false);
             return Err(error);
@@ -120,7 +120,7 @@ impl Store {
         let hole = must(slot.word(), Word::created);
         self.counts.add(Counter::Created, place.pages());
         let key = Key { store: self.number, index, generation: hole.generation() };
-        // SAFETY: just created with the exclusive pin.
+        // SAFETY: `created` took the exclusive pin.
         Ok(unsafe { PinMut::new(self, slot, key) })
     }
 
@@ -138,14 +138,14 @@ impl Store {
     ///
     /// # Errors
     /// `Stale`, `Foreign`, `Dead`, `Forked`; `Pinned` while a [`PinMut`] exists, `TooManyPins`;
-    /// `Budget`, `Full`, `Os` or `Damaged` from a load.
+    /// `Budget`, `Full`, `FileFull`, `Os` or `Damaged` from a load.
     #[inline]
     pub fn pin(&self, key: Key) -> Result<Pin<'_>, SwapError> {
         let slot = self.slot(key)?;
         if let Err(refusal) = change(slot.word(), |word| word.pinned(key.generation)) {
             self.pin_absent(key, slot, refusal)?;
         }
-        // SAFETY: just pinned.
+        // SAFETY: this call has pinned the object.
         Ok(unsafe { Pin::new(self, slot) })
     }
 
@@ -171,11 +171,11 @@ impl Store {
             self.copies.drop_copy(slot.copy());
             must(slot.word(), Word::uncopied);
         }
-        // SAFETY: just pinned exclusively.
+        // SAFETY: this call has pinned the object exclusively.
         Ok(unsafe { PinMut::new(self, slot, key) })
     }
 
-    /// Repeats a refused step after loads and waits. Returns the earlier word, or `None` if this
+    /// Retries a refused step after loading or waiting. Returns the earlier word, or `None` if this
     /// call loaded the object.
     #[cold]
     fn bring_for(
@@ -227,7 +227,7 @@ impl Store {
         }
     }
 
-    /// Frees an object, also a dead or damaged one.
+    /// Frees an object, even if it is dead or damaged.
     ///
     /// # Errors
     /// `Stale`, `Foreign`, `Forked`, `Pinned`.
@@ -238,7 +238,7 @@ impl Store {
         Ok(())
     }
 
-    /// Frees an object and returns its bytes. Needs no room in the budget.
+    /// Frees an object and returns its bytes, even without room in the budget.
     ///
     /// # Errors
     /// As [`Store::free`]; `Dead`, `Damaged`, `Os`. The object then remains.
@@ -264,7 +264,7 @@ impl Store {
         let place = slot.place();
         match was.state() {
             _ if was.is_dead() => Err(SwapError::Dead),
-            // SAFETY: resident, and taken by this call.
+            // SAFETY: the object is resident, and this call has taken it.
             WordState::Resident => Ok(unsafe { self.memory.shared(place) }.to_vec()),
             WordState::Failed => Err(self.refused(key, Refusal::Failed)),
             _ => {
@@ -298,7 +298,7 @@ impl Store {
             self.copies.drop_copy(slot.copy());
         }
         if was.state() == WordState::Resident {
-            // SAFETY: resident and taken by this call; the bytes are unwanted.
+            // SAFETY: the object is resident, and taken by this call; its bytes are unwanted.
             unsafe { self.give_up(slot.place()) };
         }
     }
@@ -312,7 +312,7 @@ impl Store {
         self.step(key, slot, |word| word.cooled(key.generation)).map(drop)
     }
 
-    /// Loads an object that is needed soon. It may leave before use.
+    /// Loads an object that is needed soon. The object may leave before use.
     ///
     /// # Errors
     /// As [`Store::pin`] without `Pinned`.
@@ -323,8 +323,8 @@ impl Store {
         }
     }
 
-    /// Declares an object's bytes unwanted. Its memory is freed now or with its last guard. The key
-    /// remains until [`Store::free`].
+    /// Declares an object's bytes unwanted. Its memory is freed now, or when its last guard is
+    /// dropped. The key remains until [`Store::free`].
     ///
     /// # Errors
     /// `Stale`, `Foreign`, `Forked`.
@@ -338,8 +338,8 @@ impl Store {
         Ok(())
     }
 
-    /// Drops a dead object's copy and memory, unless a guard or thread will do it. Does nothing in
-    /// a forked child, where an absent thread may hold a lock.
+    /// Drops a dead object's copy and memory, unless a guard or another thread will. Does nothing
+    /// in a forked child, where an absent thread may hold a lock.
     #[cold]
     pub(super) fn reap(&self, slot: SwapSlot<'_>) {
         if self.alive().is_err() {

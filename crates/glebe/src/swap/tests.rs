@@ -1,4 +1,4 @@
-//! Tests that reach internals: present pages, damaged copies, forks, worn keys.
+//! Tests that reach internals.
 #![allow(unsafe_code)] // Safety: the forked child allocates nothing.
 
 use std::sync::Arc;

@@ -10,11 +10,11 @@
 //!          +------------------------------------+  a dead object, of which nothing is left
 //! ```
 //!
-//! *pins* keep a resident object in place; *alone* is the exclusive pin, whose owner may write.
+//! *pins* keep a resident object in memory; *alone* is the exclusive pin, whose owner may write.
 //! *copy*: a copy of the current bytes exists. *busy*: one thread works on the copy and holds a
 //! pin. *used*: pinned since the clock hand last passed. *dead*: the bytes are unwanted. A thread
-//! that makes an object loading, leaving or taken owns it until the next step. The copy belongs to
-//! this owner, the busy thread, or the owner of the exclusive pin.
+//! that makes an object loading, leaving or taken owns it until the next step. Only this owner, the
+//! busy thread, or the exclusive pin's owner changes the copy.
 //!
 //! Each step is one compare-and-exchange. No lock.
 
@@ -41,13 +41,13 @@ pub(crate) const PINS_MAX: u64 = PINS;
 pub(crate) enum WordState {
     Hole = 0,
     Resident = 1,
-    /// With a copy, or dead.
+    /// The object has a copy, or is dead.
     Stored = 2,
     Loading = 3,
     Leaving = 4,
     Taken = 5,
     Failed = 6,
-    /// A region's page at shadow addresses.
+    /// A region's page, at its shadow address.
     Window = 7,
 }
 
@@ -81,8 +81,8 @@ pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Wor
     let mut old = at.load(Ordering::Acquire);
     loop {
         let new = step(Word(old))?;
-        // Release: a thread that sees the new state sees all before it. Acquire: accesses under
-        // ended pins happen before the code that follows.
+        // Release: a thread that sees the new state sees all writes before it. Acquire: accesses
+        // under ended pins happen before the code that follows.
         match at.compare_exchange_weak(old, new.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return Ok(Word(old)),
             Err(now) => old = now,
@@ -90,7 +90,7 @@ pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Wor
     }
 }
 
-/// Makes a step of the object's owner, which cannot fail.
+/// Makes a step that cannot be refused, because the caller owns or pins the object.
 #[track_caller]
 pub(crate) fn must(at: &MappedWord, step: impl Fn(Word) -> Step) -> Word {
     change(at, step).unwrap_or_else(|refusal| panic!("{refusal:?}: {:?}", look(at)))
@@ -130,7 +130,7 @@ impl Word {
         }
     }
 
-    /// Returns the pins of guards, without the busy thread's.
+    /// Returns the number of guards' pins, without the busy thread's.
     #[inline]
     pub(crate) fn guards(self) -> u64 {
         (self.0 & PINS) - u64::from(self.is(BUSY)) + u64::from(self.is(ALONE))
@@ -284,7 +284,7 @@ impl Word {
         Ok(Self((self.0 & !(BUSY | COPY) | copy) - 1))
     }
 
-    /// Changes busy to leaving, unless the object was used meanwhile.
+    /// Changes busy to leaving, unless the object was pinned or declared dead meanwhile.
     pub(crate) fn leaving(self) -> Step {
         let word = self.expect(WordState::Resident)?;
         match word {

@@ -7,7 +7,6 @@ use glebe::zpool::{AtLimit, Error, ObjectPool};
 
 use super::{limit, status};
 
-/// Allows `more` bytes of further address space. Returns the limit.
 fn leave(more: Bytes) -> Bytes {
     let all = status("VmSize") + more;
     limit(libc::RLIMIT_AS, all);
@@ -72,7 +71,7 @@ fn what_does_not_fit_names_the_limit() {
 #[test]
 fn a_pool_takes_memory_as_it_grows() {
     glebe_testing::alone!();
-    // `RLIMIT_DATA` counts pages of objects, but not reserved addresses.
+    // RLIMIT_DATA counts the pages of objects, but not reserved addresses.
     limit(libc::RLIMIT_DATA, status("VmData") + Bytes::mib(64));
     let pool = ObjectPool::options().build().unwrap();
     holds(&pool, Bytes::mib(16));

@@ -17,9 +17,8 @@ use glebe::zpool::{Budget, ObjectPool};
 
 use super::{limit, sealed, sealed_areas, status};
 
-/// Memory that a part may use beyond the request.
 const LITTLE: Bytes = Bytes::mib(8);
-/// Address space limit; a faulty part must not fill the machine.
+/// Limit on address space, so that an error cannot fill the machine.
 const GUARD: Bytes = Bytes::gib(4);
 
 fn lock_memory(flags: libc::c_int) -> bool {
@@ -36,7 +35,7 @@ fn all_is_locked() -> bool {
     lock_memory(libc::MCL_CURRENT | libc::MCL_FUTURE)
 }
 
-/// Returns the present and locked bytes that `body` added.
+/// Returns the present and the locked bytes that `body` added, and its result.
 fn taken<T>(body: impl FnOnce() -> T) -> (Bytes, Bytes, T) {
     let (present, locked) = (status("VmRSS"), status("VmLck"));
     let made = body();
@@ -88,7 +87,7 @@ fn stores_and_gives_back(pool: &ObjectPool, how: Locked) {
     let objects = 0..5000;
     let (present, locked, handles) =
         taken(|| objects.clone().map(|nth| pool.insert(&object(nth)).unwrap()).collect::<Vec<_>>());
-    // All committed pages form one mapping, and the rest a second one.
+    // The committed pages form one mapping and the other pages another, so few mappings are added.
     let more = map_count().unwrap().saturating_sub(mappings);
     assert!(more <= 32, "{more} mappings more");
     let held = pool.held() - empty.1;
@@ -186,7 +185,7 @@ fn addresses_for_views_are_not_locked() {
 #[test]
 fn volatile_memory_is_refused_before_it_is_there() {
     glebe_testing::alone!();
-    // This build runs the kernel's self-test before memory is locked.
+    // This build runs the library's self-test, before memory is locked.
     let page = Bytes::new(1);
     if let Err(error) = Region::options().build(page) {
         return println!("skipped: {error}");
@@ -231,7 +230,7 @@ fn a_reserve_with_room_locks_what_it_has() {
     let made = taken(|| Reserve::options().room(room).build_on(contig).unwrap());
     let (present, _, reserve) = made;
     println!("room for {room}: {present} present");
-    // Page tables: `mlockall` populates them.
+    // The sixteenth is for the reserve's tables, which `mlockall` populates for the whole `room`.
     assert!(present <= LITTLE + Bytes::new(room.get() / 16), "{present} present");
     let more = Bytes::mib(64);
     let mut seen = Vec::new();
@@ -244,7 +243,7 @@ fn a_reserve_with_room_locks_what_it_has() {
         }
         is_right
     };
-    // The harness's thread may free memory meanwhile, so one good try suffices.
+    // A thread of the test harness may free memory during a try, so one good try suffices.
     assert!((0..5).any(comes), "{more} came: present and locked {seen:?}");
     println!("{more} came: present and locked {seen:?}");
     let before = (status("VmRSS"), status("VmLck"));
@@ -271,7 +270,6 @@ fn is_locked(addr: usize) -> bool {
 
 const BUDGET: Bytes = Bytes::mib(4);
 
-/// Writes each page and reads it back. Asserts that only the budget is present.
 fn is_paged_in_its_budget(region: &Paged) {
     let offsets = || (0..region.len().get()).step_by(page_size().bytes().as_usize());
     let (present, ..) = taken(|| {

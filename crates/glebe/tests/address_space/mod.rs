@@ -1,7 +1,6 @@
-//! Tests that reserved addresses use no memory: under `mlockall`, under limits, and for huge
-//! numbers.
+//! Tests reserved addresses under `mlockall` and under limits, and huge numbers as arguments.
 //!
-//! Each test changes limits of its process, so it runs in its own.
+//! Each test changes limits of its process, so it runs in its own process.
 #![allow(unsafe_code)] // Safety: mlockall and setrlimit read plain numbers.
 
 mod limits;
@@ -19,7 +18,6 @@ fn status(key: &str) -> Bytes {
     Bytes::new(kib << 10)
 }
 
-/// Sets a limit, capped at the hard limit. Returns the new limit.
 fn limit(resource: libc::__rlimit_resource_t, bytes: Bytes) -> Bytes {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `getrlimit` writes a local.

@@ -30,7 +30,6 @@ fn a_large_limit_makes_a_large_pool() {
     }
 }
 
-/// Numbers at which sums and roundings may overflow.
 const NUMBERS: [u64; 13] = [
     0,
     1,
@@ -51,11 +50,10 @@ fn pages_and_bytes() -> impl Iterator<Item = (Pages, Bytes)> {
     NUMBERS.into_iter().map(|number| (Pages::new(number), Bytes::new(number)))
 }
 
-/// Tests that no number causes a panic, and that everything built works.
 #[test]
 fn no_number_is_too_large_to_be_refused() {
     glebe_testing::alone!();
-    // This limit refuses large numbers that the library accepts.
+    // With this limit the kernel refuses large lengths that the library accepts.
     limit(libc::RLIMIT_AS, status("VmSize") + Bytes::gib(1));
     zpool();
     reserve();
@@ -122,7 +120,7 @@ fn reserve() {
 fn contig() {
     let few = Bytes::new(3 * page_size().bytes().get());
     let plain = || Contig::options().source(Source::Plain).pin(false);
-    // `explain` reads every frame of the machine.
+    // Short runs use fewer numbers, because `explain` reads every frame of the machine.
     let every = if is_long() { 1 } else { 3 };
     for (_, bytes) in pages_and_bytes().step_by(every) {
         let _ = explain(bytes);
@@ -280,10 +278,8 @@ fn of_region(bytes: Bytes) {
     region.stats().check().unwrap();
 }
 
-/// Memory that may be present beyond the touched pages.
 const LITTLE: Bytes = Bytes::mib(16);
 
-/// Asserts that `make` adds little present memory. Skips if `make` fails.
 fn taken<T>(what: &str, make: impl FnOnce() -> Result<T, SwapError>) {
     let before = status("VmRSS");
     match make() {

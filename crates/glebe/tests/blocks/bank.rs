@@ -1,4 +1,4 @@
-//! Tests the bank while it holds a busy program's pages.
+//! Tests the bank of movable blocks, also with a busy program's pages in it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,14 +13,12 @@ use super::busy::{be_busy, Busy};
 use super::machine::{assert_as_before, block_of, block_size, blocks, frames, movable, turn};
 use super::{assert_one_run, cannot, drawn};
 
-/// Time that others may hold pages of the bank.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The bank's blocks, given up when dropped.
 pub struct Bank(pub Vec<u64>);
 
 impl Bank {
-    /// Adds a block to an empty bank. Returns `None` if the machine cannot.
+    /// Adds a block to an empty bank.
     pub fn of_one_block() -> Option<Self> {
         if !bank::status().unwrap().blocks.is_empty() {
             println!("skipped: the machine has a bank, which is not the test's");
@@ -33,14 +31,14 @@ impl Bank {
         }
     }
 
-    /// Returns the number of bank pages in the first `len` bytes of a program.
+    /// Returns how many pages in the first `len` bytes of a program's memory are in the bank.
     pub fn pages_of(&self, busy: &Busy, len: u64) -> usize {
         let frames = frames(busy.pid(), busy.addr & !0xfff, len);
         frames.iter().filter(|frame| self.0.contains(&block_of(**frame))).count()
     }
 }
 
-/// Gives back the bank, and waits for pages in use. Returns the number of blocks.
+/// Gives the bank back. Retries for up to `PATIENCE` while other programs use its pages.
 pub fn give_up() -> usize {
     let (begin, mut gone) = (Instant::now(), 0);
     loop {
@@ -77,7 +75,7 @@ fn memory_is_drawn_from_under_a_busy_program() {
     assert_one_run(&memory);
     let first = memory.runs()[0].pfn.unwrap().get();
     let why = memory.why_not_better();
-    // On a busy machine the kernel may miss the deadline.
+    // Skips the rest if the kernel missed the deadline, as on a busy machine.
     let is_busy =
         |why: &String| ["evacuated again", "not done after"].iter().any(|it| why.contains(it));
     if why.iter().any(is_busy) {
@@ -153,7 +151,7 @@ fn a_reserve_seeks_its_run_in_the_bank_where_there_is_one() {
             let first = contig.runs()[0].pfn.unwrap().get();
             assert_eq!((contig.runs().len(), block_of(first)), (1, bank.0[0]));
         }
-        // Others hold immovable pages of the block.
+        // Other programs may have immovable pages in the block.
         other => {
             let why = contig.why_not_better();
             assert!(why.iter().any(|why| why.starts_with("memory blocks")), "{other}: {why:?}");

@@ -1,4 +1,5 @@
-//! A child that fills memory with its own words, then rewrites and checks them until it is stopped.
+//! [`Busy`] is a child that fills memory with words, then checks and rewrites words until it is
+//! stopped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,7 +11,6 @@ use glebe_testing::process::child_of;
 const MIB: &str = "GLEBE_TEST_BUSY_MIB";
 const GROUP: &str = "GLEBE_TEST_BUSY_GROUP";
 
-/// Words checked, wrong words, longest time for 64 words.
 #[derive(Debug)]
 pub struct Report {
     pub checked: u64,
@@ -18,7 +18,6 @@ pub struct Report {
     pub worst_stall: Duration,
 }
 
-/// The parent's handle of the child.
 pub struct Busy {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -27,13 +26,12 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Starts a child of `test`, which must call [`be_busy`], and waits until it has filled `mib`
-    /// MiB.
+    /// Starts `test` as a child, in which it must call [`be_busy`]. Waits until the child has
+    /// filled `mib` MiB.
     pub fn start(test: &str, mib: u64) -> Self {
         Self::run(child_of(test), mib)
     }
 
-    /// Starts the child in a memory cgroup.
     pub fn start_in(group: &Path, test: &str, mib: u64) -> Self {
         let mut command = child_of(test);
         command.env(GROUP, group);
@@ -55,7 +53,6 @@ impl Busy {
         self.child.id()
     }
 
-    /// Stops the child.
     pub fn stop(mut self) -> Report {
         drop(self.stdin.take());
         let told = self.lines.by_ref().map_while(Result::ok).find_map(|line| {
@@ -75,7 +72,6 @@ impl Drop for Busy {
     }
 }
 
-/// Runs the child until its standard input ends.
 pub fn be_busy() {
     if let Some(group) = std::env::var_os(GROUP) {
         let procs = Path::new(&group).join("cgroup.procs");

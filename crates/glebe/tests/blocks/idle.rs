@@ -1,4 +1,5 @@
-//! Tests memory blocks beside idle pages of the hugetlb pool, on the same node or another.
+//! Tests allocations from memory blocks while there are idle pages of the hugetlb pool, on the same
+//! node or another.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;

@@ -1,7 +1,5 @@
 //! Tests kill -9 at random moments: the next command leaves no block off line, and none without an
 //! owner unless another program has pages there.
-//!
-//! `GLEBE_TEST_KILLS` sets the number of kills, 20 by default.
 
 use std::process::{Child, Stdio};
 use std::thread;
@@ -19,7 +17,6 @@ use super::machine::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A child, killed when dropped.
 struct Victim(Child);
 
 impl Victim {
@@ -36,8 +33,8 @@ impl Drop for Victim {
     }
 }
 
-/// Waits if the mend found pages of a pool in a block, which another program may have got there.
-/// Returns whether it waited.
+/// Waits if the repair found pages of a hugetlb pool in a block, because another program may own
+/// them.
 fn wait_for_others(notes: &[String]) -> bool {
     let is_others = notes.iter().any(|note| note.contains("pages of hugetlb pools"));
     if is_others {
@@ -51,7 +48,7 @@ fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
     const TEST: &str = "blocks::kills::a_kill_at_any_moment_leaves_nothing_after_the_next_command";
     if is_child() {
         loop {
-            // A machine without suitable blocks may soon have some.
+            // Tries again after an error, because the machine may soon have suitable blocks.
             let _ = Contig::options().source(Source::Blocks).build(Bytes::mib(64));
         }
     }

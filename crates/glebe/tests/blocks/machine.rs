@@ -1,4 +1,4 @@
-//! Reads memory blocks without the library, and gives tests their turn.
+//! Reads memory blocks without the library, and lets tests take turns.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,21 +13,19 @@ use glebe_testing::turn::{Turn, POOL};
 const ROOT: &str = "/sys/devices/system/memory";
 const RECORD: &str = "/run/glebe/blocks";
 
-/// Time that others may keep pages in a block that must return to its zone. Until then the block is
-/// movable without an owner, and each call tries again.
+/// Longest wait for a block without an owner. The block stays movable while another program has
+/// pages in it. Each call of the library tries to return it to its zone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// State and zones by block number.
 pub type Blocks = BTreeMap<u64, (String, String)>;
 
-/// Waits for a turn alone at the memory blocks and a shared turn at the pool, then up to `PATIENCE`
-/// until all blocks on record have owners. Returns `None` without memory blocks or without a pool
-/// of 2 MiB pages.
+/// Locks the memory blocks for this test alone and the hugetlb pool as shared, then waits up to
+/// `PATIENCE` until all blocks on record have owners.
 pub fn turn() -> Option<[Option<Turn>; 2]> {
     turn_with(Turn::shared)
 }
 
-/// Waits as [`turn`], but for a turn alone at the pool.
 pub fn turn_at_pool() -> Option<[Option<Turn>; 2]> {
     turn_with(Turn::alone)
 }
@@ -51,7 +49,8 @@ fn turn_with(pool: impl FnOnce(&str) -> Option<Turn>) -> Option<[Option<Turn>; 2
     }
 }
 
-/// Mends until each block on record has an owner, at most for `PATIENCE`.
+/// Calls `bank::status`, which makes repairs, until each block on record has an owner, but at most
+/// for `PATIENCE`.
 pub fn wait_until_all_owned() {
     let begin = Instant::now();
     while record().contains("nobody") && begin.elapsed() < slowed(PATIENCE) {
@@ -77,30 +76,26 @@ pub fn blocks() -> Blocks {
     blocks
 }
 
-/// Returns the blocks in ZONE_MOVABLE.
 pub fn movable() -> Vec<u64> {
     let blocks = blocks();
     blocks.iter().filter(|(_, (_, zone))| zone == "Movable").map(|(number, _)| *number).collect()
 }
 
-/// Returns the bytes of a block.
 pub fn block_size() -> u64 {
     let text = fs::read_to_string(Path::new(ROOT).join("block_size_bytes")).unwrap();
     u64::from_str_radix(text.trim(), 16).unwrap()
 }
 
-/// Returns the record of blocks, empty if none is recorded.
 pub fn record() -> String {
     fs::read_to_string(RECORD).unwrap_or_default()
 }
 
-/// Returns the persistent pages, without temporary additions by other processes.
+/// Returns the number of persistent pages, without temporary additions by other processes.
 pub fn base() -> i128 {
     let _lock = PoolLock::acquire().unwrap();
     persistent()
 }
 
-/// Returns the persistent pages, with temporary additions.
 pub fn persistent() -> i128 {
     let [all, surplus] = ["nr_hugepages", "surplus_hugepages"].map(|name| -> i128 {
         fs::read_to_string(Path::new(POOL).join(name)).unwrap().trim().parse().unwrap()
@@ -108,7 +103,6 @@ pub fn persistent() -> i128 {
     all - surplus
 }
 
-/// Asserts that all blocks are as in `before`.
 pub fn assert_as_before(before: &Blocks) {
     wait_until_all_owned();
     let now = blocks();
@@ -118,7 +112,7 @@ pub fn assert_as_before(before: &Blocks) {
     }
 }
 
-/// Returns the frame of each page of `pid`; `u64::MAX` for an absent page.
+/// Returns the frame of each page in a range of process `pid`; `u64::MAX` for an absent page.
 pub fn frames(pid: u32, addr: usize, len: u64) -> Vec<u64> {
     use std::os::unix::fs::FileExt;
     let page = glebe::page_size().bytes().get();
@@ -129,7 +123,6 @@ pub fn frames(pid: u32, addr: usize, len: u64) -> Vec<u64> {
     words.map(|word| if word >> 63 == 1 { word & ((1 << 55) - 1) } else { u64::MAX }).collect()
 }
 
-/// Returns the block of a frame.
 pub fn block_of(frame: u64) -> u64 {
     frame / (block_size() / glebe::page_size().bytes().get())
 }

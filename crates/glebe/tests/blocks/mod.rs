@@ -1,8 +1,8 @@
-//! Tests real memory blocks, as root. Tests restore their changes and take turns, because the
-//! machine shares its blocks.
+//! Tests real memory blocks, as root. Tests restore their changes and take turns, because all
+//! programs share the machine's blocks.
 //!
 //! # Safety
-//! fork, in a process that runs one test; the parent waits.
+//! fork is called in a process that runs one test, and the parent waits for the child.
 #![allow(unsafe_code)]
 
 mod bank;
@@ -23,7 +23,8 @@ use glebe_testing::time::is_long;
 
 use machine::{assert_as_before, base, block_of, block_size, blocks, frames, movable, turn};
 
-/// Returns true if the machine cannot serve a test now. Other errors must fail it.
+/// Returns true if the error says that the machine cannot serve a test now. Other errors must fail
+/// the test.
 fn cannot(error: &Error) -> bool {
     let short = matches!(
         error,
@@ -34,7 +35,7 @@ fn cannot(error: &Error) -> bool {
             | Error::BlocksTaken { .. }
             | Error::CgroupLimit { .. }
     );
-    // The pool has more idle pages than the blocks hold.
+    // This error means that the pool has more idle pages than the blocks hold.
     let short = short || matches!(error, Error::NoBlocks { why } if why.contains("lie idle"));
     if short {
         println!("skipped: {error}");
@@ -54,7 +55,6 @@ fn are_adjacent(frames: &[u64]) -> bool {
     frames.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]))
 }
 
-/// Asserts adjacent frames, read without the library.
 fn assert_one_run(memory: &Contig) {
     let frames = frames(std::process::id(), memory.mapping().addr(), memory.len().get());
     assert!(are_adjacent(&frames), "{:?}", memory.runs());

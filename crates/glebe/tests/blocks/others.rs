@@ -17,13 +17,11 @@ use super::{are_adjacent, assert_one_run, drawn};
 use glebe_testing::cgroup::Group;
 use glebe_testing::stressed::Stop;
 
-/// Least number of draws.
 const DRAWS: u32 = 12;
-/// Rounds of the other program to wait for.
 const CYCLES: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Takes a block off line and on again until `stop`. Sets `cycles` after `CYCLES` rounds.
+/// Takes a block off line and on again until `stop` is set.
 fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
     let state = PathBuf::from(format!("/sys/devices/system/memory/memory{block}/state"));
     let mut went = 0;
@@ -31,7 +29,7 @@ fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
         if fs::write(&state, "offline").is_ok() {
             went += 1;
             std::thread::yield_now();
-            // Another process is changing the block, and will finish soon.
+            // The write fails while another process changes the block, which does not take long.
             while fs::write(&state, "online_kernel").is_err()
                 && fs::read_to_string(&state).unwrap().trim() != "online"
             {
@@ -87,7 +85,6 @@ fn a_block_that_another_takes_off_line_meanwhile_is_nobodys_loss() {
     assert_eq!(super::machine::record(), "");
 }
 
-/// The machine's `auto_online_blocks`, restored when dropped.
 struct AutoOnline(String);
 
 impl AutoOnline {
@@ -132,8 +129,8 @@ fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
     let len = block_size();
-    // The child's words, their rounds, and its code, which the kernel would otherwise drop and
-    // reread.
+    // Memory for the child's words, their rounds, and its code, which the kernel would otherwise
+    // drop and reread.
     let limit = Bytes::new(2 * len + 2 * len / 8) + Bytes::mib(100);
     let group = match Group::make(limit) {
         Ok(group) => group,

@@ -1,7 +1,7 @@
-//! Tests a process that may not open its page map, or that sees only processes in `/proc`.
+//! Tests a process that may not open its page map, or whose `/proc` shows only processes.
 //!
 //! # Safety
-//! prctl, unshare and mount, in processes that run one test.
+//! prctl, unshare and mount change only a process that runs one test.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ use super::NOBODY;
 
 const LEN: Bytes = Bytes::mib(8);
 
-/// A change of user also makes a process undumpable.
+/// Makes the process undumpable, as a change of user does. Its page map then belongs to root.
 fn become_undumpable() {
     // SAFETY: `prctl` takes integers here.
     let refused = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };

@@ -1,11 +1,11 @@
 //! Tests contiguous memory as root, as nobody, after forks and under signals.
 //!
-//! Other processes may use the hugetlb pools meanwhile. Tests therefore assert only the *base* of a
-//! pool: its persistent pages, read under the lock. Programs that respect the lock keep the base.
-//! After a change by another program, a test repeats its steps.
+//! Other processes may use the hugetlb pools during the tests. Tests therefore assert only the
+//! *base* of a pool: its persistent pages, read under the pool lock. Programs that respect the lock
+//! keep the base. After a change by another program, a test repeats its steps.
 //!
 //! # Safety
-//! fork, waitpid and a timer with an empty handler, in processes that run one test.
+//! fork, waitpid and a timer with an empty handler are used in processes that run one test.
 #![allow(unsafe_code)]
 
 mod certificate;
@@ -28,7 +28,6 @@ use pool::Machine;
 
 const NOBODY: u32 = 65534;
 
-/// Returns the machine and a turn, unless this process cannot change the pool.
 fn machine() -> Option<(Machine, Option<Turn>)> {
     let turn = Turn::shared(POOL);
     Machine::privileged().map(|machine| (machine, turn))

@@ -1,4 +1,4 @@
-//! Tests that memory comes from the requested NUMA node, even if others have idle pages.
+//! Tests that memory comes from the requested NUMA node, even if other nodes have idle pages.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ const PAGES: u64 = 16;
 const HUGE: u64 = 2 << 20;
 /// Longest run; an emulated machine takes too long to zero more.
 const RUN_MAX: Bytes = Bytes::mib(64);
-/// Search time, before `GLEBE_SLOW`.
 const SEARCH: Duration = Duration::from_secs(6);
 
 fn turn() -> Option<Option<Turn>> {
@@ -51,7 +50,8 @@ fn pages_of_each_node_are_had_whatever_lies_idle_on_which() {
     }
 }
 
-/// Returns the longest run of free huge pages. `None` if frames are hidden.
+/// Returns the length of the longest run of free 2 MiB blocks on `node`, or `None` if frames are
+/// hidden.
 fn longest_free(node: Option<Node>) -> Option<Bytes> {
     let block = Pages::new(HUGE / page_size().bytes().get());
     let uses = uses(block).ok()?;
@@ -60,7 +60,8 @@ fn longest_free(node: Option<Node>) -> Option<Bytes> {
     Some(all.into_iter().map(|(_, len)| len.bytes(page_size())).max().unwrap_or_default())
 }
 
-/// Every other huge page of a series on a node; the rest is free, in fragments.
+/// Every other huge page of a series on a node. The pages between them are freed, so free memory is
+/// fragmented.
 struct Pieces(Vec<Contig>);
 
 impl Pieces {
@@ -104,7 +105,7 @@ fn a_run_that_is_free_on_a_node_is_had() {
             Err(Error::NotContiguous { .. }) if longest_free(node) < Some(len) => {
                 println!("skipped: the run is no longer free")
             }
-            // A search may not take this much from the machine.
+            // The library refuses a search that would take too much memory.
             Err(error @ (Error::TooLarge { .. } | Error::CgroupLimit { .. })) => {
                 println!("skipped: {error}")
             }

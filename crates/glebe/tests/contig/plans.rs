@@ -7,7 +7,7 @@ use glebe::units::{Bytes, Pages};
 
 use super::{frames, machine};
 
-/// Neither a power of two nor a multiple of a huge page.
+/// Length that is neither a power of two nor a multiple of a huge page.
 const TALK: Bytes = Bytes::new(3072 << 10);
 
 fn pages(len: Bytes) -> Pages {
@@ -33,7 +33,7 @@ fn the_talks_request_rounded_up_is_one_run_and_gives_the_spare_back() {
         Err(error @ Error::NotHuge { .. }) => println!("skipped: {error}"),
         Err(error) => panic!("{error}"),
     }
-    // A pool takes back whole pages only; `spare` reports the rest.
+    // A pool takes back whole pages only; `spare` reports the bytes that stay.
     match round_up().source(Source::HUGETLB_2M).require_run(TALK).build(TALK) {
         Ok(memory) => {
             assert_eq!((memory.len(), memory.spare()), (Bytes::mib(4), Bytes::mib(1)));
@@ -98,7 +98,7 @@ fn memory_lies_where_it_is_wanted() {
     }
     let odd = Contig::options().source(Source::Plain).align(Bytes::new(3)).build(page);
     assert!(matches!(odd, Err(Error::BadAlign { .. })), "{odd:?}");
-    // The library meets or refuses each alignment.
+    // The library meets each alignment, or names it in the error.
     for log in [31, 40, 48, 63] {
         let align = Bytes::new(1 << log);
         match Contig::options().source(Source::Plain).align(align).build(page) {

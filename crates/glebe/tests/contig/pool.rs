@@ -1,4 +1,4 @@
-//! Reads the 2 MiB pool without the library.
+//! Reads the counts of the 2 MiB hugetlb pool from sysfs.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,6 @@ const ATTEMPTS: usize = 8;
 pub struct Machine(());
 
 impl Machine {
-    /// Returns `None`, and prints the reason, for another machine.
     pub fn privileged() -> Option<Self> {
         if fs::OpenOptions::new().write(true).open(Path::new(POOL).join("nr_hugepages")).is_err() {
             println!("skipped: the 2 MiB pool cannot be changed");
@@ -32,12 +31,11 @@ impl Machine {
         }
     }
 
-    /// Asserts that `body` keeps the base.
     pub fn base_is_kept(&self, body: impl FnMut()) {
         self.try_base_is_kept(body).unwrap();
     }
 
-    /// Runs `body` until it keeps the base. Fails after `ATTEMPTS` tries.
+    /// Runs `body` until it leaves the result of [`base`] unchanged.
     pub fn try_base_is_kept(&self, mut body: impl FnMut()) -> Result<(), String> {
         let mut seen = Vec::new();
         for _ in 0..ATTEMPTS {

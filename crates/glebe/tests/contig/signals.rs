@@ -13,7 +13,6 @@ use super::pool::Machine;
 use glebe_testing::turn::{Turn, POOL};
 
 const BEYOND: u64 = 64;
-/// `GLEBE_LONG` doubles this.
 const TRIES: usize = 6;
 
 extern "C" fn ring(_: libc::c_int) {}
@@ -64,7 +63,7 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
     }
     let _turn = Turn::alone(POOL);
     let Some(_machine) = Machine::privileged() else { return };
-    // A lack of memory without signals proves nothing.
+    // If memory is lacking even without signals, the test would prove nothing.
     match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(512)) {
         Err(error @ (Error::PoolShort { .. } | Error::TooLarge { .. })) => {
             println!("skipped: {error}");

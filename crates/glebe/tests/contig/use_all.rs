@@ -3,7 +3,6 @@
 use glebe::page_size;
 use glebe::reserve::{Put, Request, Reserve};
 
-/// Uses every byte for first class, then every page for a tenant.
 pub fn use_all(reserve: &Reserve) {
     let all = Request::new(reserve.len()).any();
     let mut block = reserve.alloc(all).unwrap();

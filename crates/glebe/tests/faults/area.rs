@@ -1,7 +1,8 @@
-//! The life of an area of a swap cache: filled, read, given other policies, taken and dropped.
+//! [`live`] makes an area of a swap cache, stores and loads pages under changing policies, takes
+//! some pages, and invalidates all.
 //!
-//! Whichever call fails: a page that was stored has its own bytes until it is removed, a refused
-//! page is absent, and the statistics match the contents.
+//! Whichever kernel call fails, a stored page has its own bytes until it is removed, a refused page
+//! is absent, and the statistics match the contents.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -23,7 +24,7 @@ const FILE_LIMIT: Bytes = Bytes::mib(1);
 const WRITE_BACK: Bytes = Bytes::new(16 << 10);
 const PUT_BACK: Bytes = Bytes::new(96 << 10);
 
-/// Returns bytes: some pages compress, some do not, some repeat one byte.
+/// Some pages compress, some do not, some repeat one byte.
 fn page_of(n: u64, version: u8) -> Rc<[u8]> {
     let byte = |at: usize| match n % 3 {
         0 => version,
@@ -33,7 +34,6 @@ fn page_of(n: u64, version: u8) -> Rc<[u8]> {
     remembered(n, version, || (0..page_size().bytes().as_usize()).map(byte).collect())
 }
 
-/// The area, the versions that it must hold, and the first error.
 struct Life {
     area: Area,
     known: Vec<Option<u8>>,
@@ -41,7 +41,6 @@ struct Life {
 }
 
 impl Life {
-    /// Returns the result unless it was refused. Panics if a page is damaged.
     fn keep<T>(&mut self, result: Result<T, SwapError>) -> Option<T> {
         if let Err(refused) = &result {
             use SwapError::{Full, Os, Pool};
@@ -70,10 +69,9 @@ impl Life {
     }
 }
 
-/// Runs one life, with a file in `dir` or without one. Returns the first error.
 pub fn live(dir: Option<&Path>) -> Outcome {
     let has_file = dir.is_some();
-    // Other processes use the free pages of the machine's hugetlb pool.
+    // Plain memory, because other processes use the machine's hugetlb pool.
     let plain = Contig::options().source(Source::Plain);
     let reserve = Reserve::options().memory(plain).build(RESERVE)?;
     let cache = SwapCache::on(&reserve)?;

@@ -1,5 +1,5 @@
-//! Bytes that lives write and compare. Making them in each life would take longer than the
-//! library's work.
+//! Pages that test bodies write and compare. The pages are kept for later runs, because making them
+//! takes longer than the library's work.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 
 use glebe::page_size;
 
-/// Number of different pages.
 const PAGES: usize = 251;
 
 /// Returns the page for `index`; no byte is zero.
@@ -20,7 +19,6 @@ pub fn page_of(index: u64) -> &'static [u8] {
     &all[(index % PAGES as u64) as usize]
 }
 
-/// Returns the bytes of `make`, cached for each caller, thing and version.
 #[track_caller]
 pub fn remembered(thing: u64, version: u8, make: impl FnOnce() -> Vec<u8>) -> Rc<[u8]> {
     type Key = (&'static Location<'static>, u64, u8);

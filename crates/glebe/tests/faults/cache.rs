@@ -1,4 +1,5 @@
-//! The life of a cache in volatile memory: made, filled, marked, lost, found, built again, cleared.
+//! [`live`] makes a cache in volatile memory, fills it, drops marked values, builds them again, and
+//! clears the cache.
 //!
 //! After the cache is made, a failed call may cost a kept value, but each value belongs to its key
 //! and no lookup fails.
@@ -13,7 +14,6 @@ use super::bytes::page_of;
 use super::Outcome;
 
 const KEYS: u64 = 8;
-/// Pages of each value.
 const PAGES: usize = 3;
 
 fn is_of(value: &[u8], key: u64) -> bool {
@@ -34,7 +34,7 @@ fn look_up(cache: &Cache<u64, u8>, key: u64) {
 pub fn live(engine: Engine) -> Outcome {
     let bytes = |pages| Pages::new(pages).bytes(page_size());
     let options = Cache::<u64, u8>::options().engine(engine).hot(bytes(4));
-    // Too small for all values.
+    // This cache is too small for all values.
     let cache = options.build(bytes(20))?;
     (0..KEYS).for_each(|key| look_up(&cache, key));
     cache.offer_all();

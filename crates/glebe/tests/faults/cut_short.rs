@@ -1,4 +1,5 @@
-//! Tests that a walk cut short, by a panic or a kill, leaves the pool as it was.
+//! Tests that a fault test leaves the hugetlb pool unchanged if a panic or a kill ends the test
+//! early.
 
 use std::env;
 use std::process::{Command, Stdio};
@@ -18,15 +19,13 @@ use crate::Outcome;
 
 const MARK: &str = "GLEBE_FAULTS_CUT_SHORT";
 const TEST: &str = "cut_short::a_walk_that_is_cut_short_leaves_nothing";
-/// Longer than a kill takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn grown() -> Result<Contig, glebe::contig::Error> {
-    // More than the foreign pages, so the pool grows.
+    // More than the free foreign pages, so the pool must grow.
     Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(16))
 }
 
-/// Panics or is killed during a walk.
 fn end(is_kill: bool) {
     let fault = |nth| Fault { nth, choice: 0, lasting: Lasting::EveryCall };
     arm(fault(u64::MAX));

@@ -1,8 +1,8 @@
 //! Tests a sandbox: a file that the library opens by path is missing or inaccessible. The library
 //! still makes a reserve, a volatile region and a reclaimer. A source of memory that needs the file
-//! names it in the error.
+//! may return an error.
 //!
-//! Each life runs in a forked child without knowledge of earlier lives.
+//! Each run of a test body is in a forked child, so that earlier runs do not affect it.
 //!
 //! # Safety
 //! fork, waitpid and _exit are called in a process that runs one test.
@@ -26,10 +26,8 @@ use glebe_testing::alone;
 use super::{hugetlb, Outcome};
 
 const LEN: Bytes = Bytes::mib(4);
-/// Length of a search for runs, which opens files of its own.
 const SEARCH: Duration = Duration::from_millis(50);
 
-/// Returns the result of `body` in a forked child.
 fn in_child(body: impl FnOnce() -> String) -> String {
     let (mut from_child, mut to_parent) = UnixStream::pair().expect("two sockets");
     // SAFETY: the test runs alone, so no other thread is in the library or the allocator.
@@ -61,8 +59,8 @@ fn paths_of(life: &dyn Fn() -> Outcome) -> BTreeSet<PathBuf> {
     paths.lines().map(PathBuf::from).collect()
 }
 
-/// Denies each file in a life of its own. With `may_fail`, a life may return an error that names
-/// the file.
+/// Runs `life` again for each file that it opens, and denies that file. With `may_fail`, a run may
+/// return an error that names the file or says that hugetlb pages are lacking.
 fn deny_each(name: &str, may_fail: bool, life: &dyn Fn() -> Outcome) -> BTreeSet<PathBuf> {
     let paths = paths_of(life);
     let mut refusals = 0;

@@ -1,4 +1,5 @@
-//! Keeps the files of a life in memory, where no call waits for a disk.
+//! Makes folders for the files of test bodies, in memory if possible, so that no call waits for a
+//! disk.
 
 use std::env;
 use std::fs::File;
@@ -9,11 +10,11 @@ use glebe_testing::Scratch;
 
 const SHM: &str = "/dev/shm";
 
-/// Makes a folder on tmpfs. Fails without one.
+/// Makes a folder on tmpfs. Fails if `SHM` does not support O_TMPFILE.
 pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
     File::options().write(true).custom_flags(libc::O_TMPFILE).open(SHM)?;
-    // This process runs one test, which has started no thread. TMPDIR is restored, because the
-    // library keeps a lock file in the usual folder.
+    // This process runs one test, so no other thread reads the environment. TMPDIR is restored,
+    // because the library keeps a lock file in the usual folder.
     let usual = env::var_os("TMPDIR");
     env::set_var("TMPDIR", SHM);
     let made = Scratch::new(what);
@@ -24,8 +25,8 @@ pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
     Ok(made)
 }
 
-/// Makes a folder for a life, in memory if possible. Long walks use the temporary folder, which may
-/// support calls that tmpfs refuses.
+/// Makes a folder for a test body, in memory if possible. Long tests use the temporary folder,
+/// which may support calls that tmpfs refuses.
 pub fn folder(what: &str) -> Scratch {
     match is_long() {
         true => Scratch::new(what),

@@ -1,7 +1,7 @@
 //! [`Footing`] counts what a process holds: mappings, descriptors, threads, huge pages.
 //!
 //! # Safety
-//! The allocator's options are integers.
+//! The only unsafe calls pass integers to the C library's allocator.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -13,9 +13,8 @@ use std::time::Duration;
 use glebe::contig::PoolLock;
 use glebe_testing::time::wait_until;
 
-/// Time for threads to end on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More threads than a life has at once. The C library caches stacks of ended threads.
+/// More threads than a test body has at once. The C library caches stacks of ended threads.
 const STACKS: usize = 6;
 
 /// The resources of a process at one moment, without the heap. After [`steady`], malloc uses only
@@ -30,15 +29,14 @@ pub struct Footing {
     hugetlb: u64,
 }
 
-/// Makes in advance the things that a walk would make and keep: the pool's lock file, and stacks
+/// Makes in advance what the first test body would make and keep: the pool's lock file, and stacks
 /// for threads. Confines malloc to one heap.
 pub fn steady() {
-    // SAFETY: takes integers; both are options of the allocator.
+    // SAFETY: `mallopt` takes integers, and both options are known.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_MAX, 0);
     }
-    // The first lock makes things that later locks reuse.
     let _ = PoolLock::within(Duration::ZERO);
     let threads = threads_at_first();
     let all_run = Barrier::new(STACKS);
@@ -50,15 +48,14 @@ pub fn steady() {
     Footing::of_threads(threads);
 }
 
-/// Returns the number of threads at the first call, which must precede all lives: an ending thread
-/// of the library would count as permanent.
+/// Returns the number of threads at the first call. This call must precede all test bodies, because
+/// it would count their ending threads.
 pub fn threads_at_first() -> usize {
     static FIRST: OnceLock<usize> = OnceLock::new();
     *FIRST.get_or_init(running)
 }
 
 impl Footing {
-    /// Waits until at most `threads` threads run, then counts.
     pub fn of_threads(threads: usize) -> Self {
         let now = Self::now();
         if now.threads <= threads {
@@ -69,7 +66,8 @@ impl Footing {
     }
 
     fn now() -> Self {
-        // Read first: threads that have ended by then map nothing any more.
+        // Reads the thread count first, because a thread that no longer counts has no mapping any
+        // more.
         let status = read("/proc/self/status");
         let maps = read("/proc/self/maps");
         let ours = maps.lines().filter(|line| !line.ends_with("[heap]"));
@@ -87,12 +85,10 @@ impl Footing {
         }
     }
 
-    /// Returns true if the process holds the same now, after threads have ended.
     pub fn is_kept(&self) -> bool {
         Self::of_threads(self.threads) == *self
     }
 
-    /// Compares like [`Footing::is_kept`]. Returns a difference as an error.
     pub fn check(&self, what: &str) -> Result<(), String> {
         let now = Self::of_threads(self.threads);
         if now == *self {
@@ -102,12 +98,10 @@ impl Footing {
     }
 }
 
-/// Returns the number of running threads.
 pub fn running() -> usize {
     number(&read("/proc/self/status"), "Threads:") as usize
 }
 
-/// Reads a kernel file, usually in one read.
 fn read(path: &str) -> String {
     let mut text = String::with_capacity(16 << 10);
     File::open(path).unwrap().read_to_string(&mut text).unwrap();

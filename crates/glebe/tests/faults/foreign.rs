@@ -1,8 +1,8 @@
-//! [`ForeignPages`] adds another owner's free pages to the pool, so that giving back too many pages
-//! takes some of these.
+//! [`ForeignPages`] adds free pages of another owner to the hugetlb pool. Code that gives back too
+//! many pages takes some of these, so a test sees the error.
 //!
-//! A child, this program again, holds them while a pipe to it is open. They go back even if a test
-//! panics with armed faults or is killed.
+//! A child, which runs this program too, holds the pages until the pipe to it closes. So the pages
+//! go back even if a test panics with armed faults or is killed.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
@@ -15,12 +15,10 @@ use glebe_testing::process::child_of;
 use crate::hugetlb::Turn;
 
 const MARK: &str = "GLEBE_FAULTS_FOREIGN_PAGES";
-/// The child's test.
 const TEST: &str = "foreign::pages_that_were_set_aside_go_back";
 const SET_ASIDE: &str = "set aside: ";
 const ALL: &str = "all";
 
-/// Pages that a child has set aside.
 pub struct ForeignPages {
     child: Child,
     // Stays open, since the child may still write.
@@ -28,7 +26,6 @@ pub struct ForeignPages {
 }
 
 impl ForeignPages {
-    /// Adds all `pages`. Returns `None` and prints why if it cannot.
     pub fn add(pages: u64) -> Option<Self> {
         let mut command = child_of(TEST);
         command.env(MARK, pages.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -53,12 +50,11 @@ impl Drop for ForeignPages {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
-        // Closes what this process could not close while faults were armed.
+        // The next lock closes descriptors that could not be closed while faults were armed.
         let _ = PoolLock::acquire();
     }
 }
 
-/// Sets pages aside until the input ends.
 fn set_aside(pages: u64) {
     let Source::Hugetlb(size) = Source::HUGETLB_2M else { unreachable!() };
     let grown = grow_pool(size, pages, false);

@@ -1,8 +1,8 @@
-//! [`live`] makes, fills and drops an object pool on lent pages, beside a compressed page cache.
-//! First class takes a part of the pages in between.
+//! [`live`] makes, fills and drops an object pool on lent pages; a compressed page cache uses the
+//! same reserve. In between, a block recalls some of the pages.
 //!
-//! Reads return the bytes that were put, whichever call fails. After a recall that succeeded, the
-//! statistics agree with each other.
+//! Whichever call fails, a read returns the bytes that were put, or nothing. Unless the recall
+//! failed, the statistics are consistent.
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;
@@ -17,7 +17,6 @@ fn bytes_of(n: usize) -> Vec<u8> {
     vec![n as u8; 100 + n * 37 % 3000]
 }
 
-/// Runs one life. Returns the first error.
 pub fn live() -> Outcome {
     let memory = Contig::options().source(Source::Plain).build(Bytes::mib(2))?;
     let builder = Reserve::options().page_cache(Codec::Lz4);

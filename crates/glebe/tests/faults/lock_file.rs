@@ -2,7 +2,7 @@
 //! lock.
 //!
 //! # Safety
-//! The kernel fills a local and looks at an open descriptor.
+//! The kernel fills a local and reads an open descriptor.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -16,7 +16,6 @@ use glebe_testing::alone;
 use crate::walk::walk_all;
 use crate::{files, Outcome};
 
-/// Returns true if another process would find the file locked.
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     // SAFETY: all zeros is a valid `flock`.

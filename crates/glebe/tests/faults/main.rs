@@ -1,13 +1,12 @@
-//! Fault tests: the n-th kernel call of a life fails, for many or all n. There are lives of a
-//! reserve (blocks, promises, page cache), a volatile region, a cache in one, a shared file, views,
-//! an object pool and a store.
+//! Fault tests: the n-th kernel call of a test body fails, for many or all n. A test body (a
+//! *life*) makes, uses and drops one part of the library, such as a reserve or a store. A *walk*
+//! repeats a test body with one fault after the other.
 //!
-//! Whichever call fails: a library call succeeds or says what was refused, no byte is wrong, and no
-//! mapping, descriptor, thread or page of the pool leaks. If the call that gives something back
-//! fails, the next life makes up for it, which the test checks. A fault hits one call, or lasts:
-//! for all calls of one name, as under a seccomp filter, or for every call.
+//! Whichever kernel call fails: a library call succeeds or says what was refused, no byte is wrong,
+//! and no mapping, descriptor, thread or page of the pool leaks. If a call that gives something
+//! back fails, the next run must give it back.
 //!
-//! Faults and resources are counted for the whole process, so each walk has a process of its own.
+//! Faults and resources are counted for the whole process, so each test has its own process.
 
 #[allow(dead_code)]
 #[path = "../contig/pool.rs"]
@@ -49,7 +48,7 @@ use walk::{walk_all, walk_once};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// The first error of a life, which is its outcome.
+/// The first error of a test body, which becomes its outcome.
 struct Errors<E>(Option<E>);
 
 impl<E: Error + 'static> Errors<E> {
@@ -57,7 +56,6 @@ impl<E: Error + 'static> Errors<E> {
         Self(None)
     }
 
-    /// Returns the result unless it was refused.
     fn keep<T>(&mut self, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.0.get_or_insert(error)).ok()
     }
@@ -67,7 +65,7 @@ impl<E: Error + 'static> Errors<E> {
     }
 }
 
-/// Runs nearly every life once to use the heap. Ignores the outcomes.
+/// Runs many test bodies once, so that the heap grows.
 fn live_all_else() {
     let dir = files::folder("all");
     let dir = dir.path();

@@ -1,8 +1,8 @@
-//! The life of a region: made, written past its budget, read, kept in memory, discarded in part,
-//! its budget lowered.
+//! [`live`] makes a region of swap, writes and reads more pages than its budget, keeps some in
+//! memory, discards some, and lowers the budget.
 //!
-//! Whichever call fails: a written page has its bytes, a page whose write was refused is unchanged,
-//! and the statistics match the contents.
+//! Whichever kernel call fails: a written page has its bytes, a page whose write was refused is
+//! unchanged, and the statistics match the contents.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -17,7 +17,6 @@ use super::{Errors, Outcome};
 const PAGES: u64 = 40;
 const BUDGET: u64 = 12;
 const POOL_LIMIT: Bytes = Bytes::mib(2);
-/// A small limit, which sends incompressible pages to the file.
 const POOL_LIMIT_SMALL: Bytes = Bytes::new(96 << 10);
 const FILE_LIMIT: Bytes = Bytes::mib(4);
 
@@ -38,7 +37,6 @@ struct Life {
 }
 
 impl Life {
-    /// Returns the result unless it was refused. Panics if a page is damaged.
     fn keep<T>(&mut self, result: Result<T, SwapError>) -> Option<T> {
         if let Err(refused) = &result {
             use SwapError::{Budget, BudgetBelowPinned, Os, Pool};
@@ -73,8 +71,6 @@ impl Life {
     }
 }
 
-/// Runs one life, with or without moves, and with a file in `dir` or without one. Returns the first
-/// error.
 pub fn live(moves: bool, dir: Option<&Path>) -> Outcome {
     let options = match dir {
         Some(dir) => Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(dir, FILE_LIMIT),
@@ -95,7 +91,6 @@ pub fn live(moves: bool, dir: Option<&Path>) -> Outcome {
         assert!(life.versions[3..7].contains(&0) || kept == expected.concat());
     }
     for page in 10..14 {
-        // A refused discard changes nothing.
         let discarded = life.region.discard(at(page), at(1));
         if life.keep(discarded).is_some() {
             life.versions[page as usize] = 0;

@@ -1,7 +1,7 @@
-//! The life of a reclaimer: made, given a region, a pool and a reserve, asked to shed, ended.
+//! [`live`] makes a reclaimer, adds a region, a pool and a reserve, and polls when memory is short.
 //!
-//! Whichever call fails: a look sheds or returns an error, and the parts have lost the bytes
-//! reported as freed. The limit is this test's own file.
+//! Whichever kernel call fails, a poll frees memory or returns an error, and reports no more freed
+//! bytes than the parts can have lost. The limit is in a file of this test.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use super::Outcome;
 
 const LIMIT: Bytes = Bytes::mib(64);
 
-/// Makes the kernel files of a group whose memory is used up.
+/// Writes files like the kernel's for a group whose memory is used up.
 pub fn tree(root: &Path) -> io::Result<()> {
     let group = root.join("sys/fs/cgroup");
     fs::create_dir_all(&group)?;
@@ -33,7 +33,6 @@ pub fn tree(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs one life with the files below `root`.
 pub fn live(root: &Path) -> Outcome {
     let region = Arc::new(Region::new(Bytes::mib(1))?);
     region.write(Bytes::ZERO, &[1; 1 << 16])?;

@@ -1,4 +1,4 @@
-//! The life of a reserve: built, used in all ways, dropped.
+//! [`live`] builds a reserve, uses its cache, blocks and promises, and drops it.
 
 use glebe::contig::Options;
 use glebe::page_size;
@@ -12,14 +12,12 @@ pub const ONE: Pages = Pages::new(1);
 pub const GRANULE: Bytes = Bytes::mib(2);
 pub const LEN: Bytes = Bytes::mib(6);
 
-/// Returns a block filled with `fill`.
 fn filled(reserve: &Reserve, request: Request, fill: u8) -> Result<(Block, u8), ReserveError> {
     let mut block = reserve.alloc(request)?;
     block.bytes_mut()?.fill(fill);
     Ok((block, fill))
 }
 
-/// Asserts that cached pages hold their own bytes.
 pub fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), ReserveError> {
     let mut buf = page_of(0).to_vec();
     for index in 0..pages {
@@ -30,7 +28,6 @@ pub fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), ReserveError> {
     Ok(())
 }
 
-/// Runs one life. Returns the first error.
 pub fn live(options: Options, len: Bytes, zero_ahead: Pages) -> Outcome {
     let reserve = Reserve::options().zero_ahead(zero_ahead).build_on(options.build(len)?)?;
     let all = reserve.len().get();

@@ -1,4 +1,4 @@
-//! The life of a reserve that grows and shrinks.
+//! [`live`] makes a reserve grow and shrink.
 
 use glebe::contig::Options;
 use glebe::page_size;
@@ -10,10 +10,8 @@ use super::reserve::{look_at_all, GRANULE};
 use super::{Errors, Outcome};
 
 const ROOM: Bytes = Bytes::mib(8);
-/// Pages put into the cache beyond its memory.
 const MORE: u64 = 100;
 
-/// Runs one life. Returns the first error.
 pub fn live(options: Options) -> Outcome {
     let builder = Reserve::options().room(ROOM);
     let reserve = builder.memory(options).build(GRANULE)?;

@@ -1,5 +1,5 @@
-//! The life of a file of huge pages that must be put in order. Whichever call fails: the library
-//! names the frames that the page map shows, and every page is present.
+//! [`live`] makes a file of huge pages while the pool's free pages are out of order. Whichever
+//! kernel call fails, the library names the frames that the page map shows.
 //!
 //! # Safety
 //! The mapping belongs to this file, and no reference to its pages exists.
@@ -16,12 +16,10 @@ use glebe::units::Bytes;
 use super::Outcome;
 
 const HUGE: usize = 2 << 20;
-/// Huge pages of the file.
 pub const PAGES: usize = 8;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
-/// Returns the frame of a page, if present.
 fn frame(addr: usize) -> Option<u64> {
     let page = page_len() as usize;
     let mut word = [0; 8];
@@ -31,8 +29,8 @@ fn frame(addr: usize) -> Option<u64> {
     (word & PRESENT != 0).then_some(word & FRAME)
 }
 
-/// Takes `count` free pages of the hugetlb pool and frees them in the order of `arrange`, which
-/// gets their frames. The kernel hands out the last freed pages first.
+/// Takes `count` free pages of the hugetlb pool and frees them in the order that `arrange` returns
+/// for their frames. The kernel gives out the last freed page first.
 fn give_back(count: usize, arrange: impl Fn(&[u64]) -> Vec<usize>) {
     let len = count * HUGE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
@@ -65,7 +63,7 @@ fn ascending(frames: &[u64]) -> Vec<usize> {
     all
 }
 
-/// Makes the pool hand out pages that are not adjacent.
+/// Makes the pool give out pages that are not adjacent.
 pub fn scramble() {
     give_back(PAGES, |frames| {
         let all = ascending(frames);
@@ -74,9 +72,7 @@ pub fn scramble() {
     });
 }
 
-/// Makes memory of pages that are not adjacent. Checks that each page is present, in the frame that
-/// the library names if it names one. The library searches for a long run, or takes the pool's next
-/// pages.
+/// Makes memory of pages that are not adjacent.
 pub fn live(searches: bool) -> Outcome {
     scramble();
     let len = Bytes::new((PAGES * HUGE) as u64);
@@ -89,7 +85,7 @@ pub fn live(searches: bool) -> Outcome {
     for page in 0..PAGES {
         let addr = contig.mapping().addr() + page * HUGE;
         let named = contig.query(addr).expect("an address of the memory");
-        // `None` if the library could not read it.
+        // `pfn` is `None` if the library could not read the frame.
         let is_there = named.pfn.is_none_or(|pfn| frame(addr) == Some(pfn.get()));
         assert!(is_there, "{named:?}");
         contig.mapping().write(Bytes::new((page * HUGE) as u64), b"there");

@@ -1,8 +1,8 @@
-//! The life of a shared file: made or opened, pinned, written, marked, purged, unmarked, dropped.
+//! [`live`] makes or opens a shared file, and pins, writes, marks, purges and unmarks granules.
 //!
-//! Whichever call fails: pages that were not lost keep their bytes, the first successful unmark
-//! reports lost ones, and pinned pages are not purged. With a path, the file is on tmpfs, may be
-//! truncated, and is opened with `sigbus`.
+//! Whichever kernel call fails: granules that were not lost keep their bytes, the first successful
+//! unmark reports the lost ones, and pinned granules are not purged. With a path, the file is made
+//! there and opened again, with `sigbus`.
 
 use std::error::Error;
 use std::path::Path;
@@ -16,21 +16,19 @@ use glebe_testing::alone;
 use super::Outcome;
 
 const GRANULES: u64 = 12;
-/// Attempts at a call; a fault that does not last is then over.
+/// Attempts at a call. A fault that does not last is over at the last attempt.
 const ATTEMPTS: usize = 3;
 
 fn at(granule: u64) -> Bytes {
     Pages::new(granule).bytes(page_size())
 }
 
-/// Makes a file and removes its name, or returns why it cannot.
 pub fn create(path: &Path) -> Result<(), glebe::volatile::Error> {
     let made = Shared::options().create_at(path, at(1));
     let _ = std::fs::remove_file(path);
     made.map(drop)
 }
 
-/// Runs one life. Returns the first error.
 pub fn live(path: Option<&Path>) -> Outcome {
     let made = match path {
         None => Shared::options().create(at(GRANULES)),
@@ -52,7 +50,6 @@ pub fn live(path: Option<&Path>) -> Outcome {
 
 type Errors = Option<Box<dyn Error>>;
 
-/// Retries a call. Returns its result, and keeps its first error.
 fn tried<T>(first: &mut Errors, call: impl Fn() -> Result<T, glebe::volatile::Error>) -> Option<T> {
     (0..ATTEMPTS).find_map(|_| call().map_err(|error| first.get_or_insert(error.into())).ok())
 }
@@ -96,7 +93,6 @@ fn use_all(shared: &Shared, purger: Option<&Purger>, first: &mut Errors) -> Outc
     Ok(())
 }
 
-/// Pins need no kernel call once their granules have memory.
 #[test]
 fn pins_make_no_call() {
     alone!();

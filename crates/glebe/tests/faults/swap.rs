@@ -1,6 +1,6 @@
-//! The life of a store: made, filled past its budget, read, written, its objects taken and freed.
+//! [`live`] makes a store, inserts objects beyond its budget, reads, writes, takes and frees them.
 //!
-//! Whichever call fails: an object with a key has its own bytes until it is removed, and the
+//! Whichever kernel call fails: an object with a key has its own bytes until it is removed, and the
 //! statistics match the contents.
 
 use std::path::Path;
@@ -16,11 +16,10 @@ use super::{Errors, Outcome};
 const OBJECTS: usize = 30;
 const BUDGET: Pages = Pages::new(14);
 const POOL_LIMIT: Bytes = Bytes::mib(2);
-/// A small limit, which sends incompressible objects to the file.
 const POOL_LIMIT_SMALL: Bytes = Bytes::new(96 << 10);
 const FILE_LIMIT: Bytes = Bytes::mib(4);
 
-/// Returns bytes: some objects compress, some do not, some repeat one byte.
+/// Some objects compress, some do not, some repeat one byte.
 fn bytes_of(n: usize, version: u8) -> Rc<[u8]> {
     let page = page_size().bytes().as_usize();
     let len = if n % 8 == 0 { 3 * page + 5 } else { page - n };
@@ -32,7 +31,6 @@ fn bytes_of(n: usize, version: u8) -> Rc<[u8]> {
     remembered(n as u64, version, || (0..len).map(byte).collect())
 }
 
-/// The store, its objects with versions, and the first error.
 struct Life {
     store: Store,
     objects: Vec<(usize, u8, Key)>,
@@ -40,7 +38,6 @@ struct Life {
 }
 
 impl Life {
-    /// Returns the result unless it was refused. Panics if an object is damaged.
     fn keep<T>(&mut self, result: Result<T, SwapError>) -> Option<T> {
         if let Err(refused) = &result {
             use SwapError::{Budget, Full, Os, Pool};
@@ -71,7 +68,6 @@ impl Life {
     }
 }
 
-/// Runs one life, with a file in `dir` or without one. Returns the first error.
 pub fn live(dir: Option<&Path>) -> Outcome {
     let budget = BUDGET.bytes(page_size());
     let options = match dir {
@@ -109,7 +105,7 @@ pub fn live(dir: Option<&Path>) -> Outcome {
             }
         }
     }
-    // The kernel may have left pages at these reused addresses.
+    // New objects are zeros, even if a failed call left old pages at their addresses.
     for n in 0..OBJECTS / 4 {
         let made = life.store.create(bytes_of(n, 0).len());
         let is_zero = made.map(|object| object.iter().all(|byte| *byte == 0));

@@ -1,6 +1,6 @@
-//! The life of views of a file: made, filled, dropped.
+//! [`live`] makes, fills and drops views of a file.
 //!
-//! Whichever call fails: bytes are where they were written, and all pages come back.
+//! Whichever kernel call fails: bytes are where they were written, and no view remains.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use glebe::vmap::{MemFile, Space};
 
 use super::Outcome;
 
-/// Runs one life. Returns the first error.
 pub fn live() -> Outcome {
     let page = page_size().bytes();
     let file = Arc::new(MemFile::new(Pages::new(16).bytes(page_size()))?);
@@ -33,7 +32,7 @@ pub fn live() -> Outcome {
         }
     }
     error = error.or(space.flush().err());
-    // Unmaps what the first flush could not; the drop of the space does the rest.
+    // Tries again to unmap what the first flush could not unmap.
     let again = space.flush();
     let usage = space.usage();
     assert_eq!(usage.views, 0);

@@ -1,10 +1,10 @@
-//! The life of a volatile region: made, written, marked, purged in part, read, unmarked, dropped.
+//! [`live`] makes a volatile region, writes and marks pages, purges some, reads, and unmarks.
 //!
-//! Whichever call fails: pages that were not lost hold their bytes, the first successful unmark
-//! reports the lost ones, and zeros are never reported as kept. The memory is the region's own in
-//! base or huge pages, the caller's, or the region's with a callback for lost pages, which adds
-//! reads without a check. The callback runs in a signal handler, where a fault is a real SIGBUS, so
-//! these lives touch no page without a check.
+//! Whichever kernel call fails: pages that were not lost hold their bytes, the first successful
+//! unmark reports the lost ones, and zeros are never reported as kept. The memory is the region's
+//! own in base or huge pages, the caller's, or the region's with a callback for lost pages. The
+//! callback would run in the handler of a real SIGBUS, so these tests read pages only by calls that
+//! check them.
 //!
 //! # Safety
 //! The memory belongs to this file and outlives the regions over it.
@@ -41,11 +41,11 @@ struct Shape {
     /// A long and a short range, which are unmarked in different ways.
     marked: [Range<u64>; 2],
     lost: [Range<u64>; 3],
-    /// Pages read by `try_read` while they may be marked: all, or those at edges.
+    /// Pages read by `try_read` while they may be marked: all, or those at edges of ranges.
     looked_at: Vec<u64>,
 }
 
-/// Attempts at an unmark; a fault that does not last is then over.
+/// Attempts at an unmark. A fault that does not last is over at the last attempt.
 const ATTEMPTS: u32 = 3;
 
 impl Memory {
@@ -55,7 +55,6 @@ impl Memory {
             return Shape {
                 pages: 4 * huge,
                 marked: [0..2 * huge, 3 * huge..4 * huge],
-                // A huge page, and parts of two.
                 lost: [0..huge, huge + 3..huge + 5, 3 * huge..3 * huge + 1],
                 looked_at: (0..4)
                     .flat_map(|n| [0, 4, 5, huge - 1].map(|at| n * huge + at))
@@ -73,7 +72,6 @@ impl Memory {
 
 const HUGE: Bytes = Bytes::mib(2);
 
-/// The caller's own memory, unmapped when dropped.
 struct Callers(*mut libc::c_void, usize);
 
 impl Callers {
@@ -103,7 +101,7 @@ fn bytes(pages: &Range<u64>) -> Range<Bytes> {
     at(pages.start)..at(pages.end)
 }
 
-/// Drops pages as the kernel does, without a call that faults reach.
+/// Drops pages as the kernel does, by a call in which no fault is injected.
 fn purge(region: &Region, pages: &Range<u64>) {
     let range = bytes(pages);
     // SAFETY: the range is inside the region, and its pages are marked.
@@ -146,7 +144,6 @@ fn look(region: &Region, memory: Memory, purged: &[Range<u64>], marked: &[Range<
     }
 }
 
-/// Runs one life. Returns the first error.
 pub fn live(options: Options, memory: Memory) -> Outcome {
     let shape = memory.shape();
     let len = bytes(&(0..shape.pages)).end;
@@ -166,7 +163,7 @@ pub fn live(options: Options, memory: Memory) -> Outcome {
     first.map_or(Ok(()), Err)
 }
 
-/// Returns the first error, as `Err` if it made the region unusable.
+/// Returns the first error; as `Err` if the remaining calls were not made.
 fn use_all(
     region: &Region,
     memory: Memory,
@@ -215,8 +212,7 @@ fn use_all(
     Ok(first)
 }
 
-/// Maps two adjacent mappings of `each` pages with MADV_HUGEPAGE. Returns `None` if the kernel
-/// refuses it.
+/// Makes two adjacent mappings of `each` pages with MADV_HUGEPAGE.
 fn hugged(each: u64) -> Option<Range<usize>> {
     let len = bytes(&(0..each)).end.as_usize();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -231,7 +227,6 @@ fn hugged(each: u64) -> Option<Range<usize>> {
     }
 }
 
-/// A refused build leaves the memory's advice unchanged.
 #[test]
 fn refused_memory_is_as_it_was() {
     alone!();
@@ -263,8 +258,9 @@ fn refused_memory_is_as_it_was() {
     unsafe { libc::munmap(ptr::with_exposed_provenance_mut(range.start), len.as_usize()) };
 }
 
-/// Refuses the `nth` call of a mark, drops, and asserts that the pages counted as dropped are gone.
-/// Returns whether the mark failed, and whether a call was refused. `None` without the engine.
+/// Refuses the `nth` kernel call of a mark, drops all pages, and asserts that pages counted as
+/// dropped are gone. Returns whether the mark failed, and whether a call was refused; `None`
+/// without the engine.
 fn drop_after_a_refused_mark(engine: Engine, is_callers: bool, nth: u64) -> Option<(bool, bool)> {
     const ALL: Range<u64> = 0..16;
     let len = bytes(&ALL).end;
@@ -319,7 +315,6 @@ fn what_is_dropped_after_a_refused_mark_is_gone() {
     assert!(refusals > 0, "no mark was refused");
 }
 
-/// Returns the number of calls in `of`. The first fails if `refuse_first`.
 fn calls(refuse_first: bool, of: impl FnOnce()) -> u64 {
     let nth = if refuse_first { 1 } else { u64::MAX };
     arm(Fault { nth, choice: 0, lasting: Lasting::Once });
@@ -349,7 +344,7 @@ fn marks_make_the_calls_they_need() {
         // The first call asks whether swap exists. If the call fails, the mark assumes swap.
         let with = calls(true, mark);
         unmark();
-        // Without untagged pages, the tag engine needs no call.
+        // If every page has its tag, the tag engine needs no call.
         if engine == Engine::Scan || to_unmark > 0 {
             assert!(with > without, "{with} calls with swap, {without} without");
             let parts = range.end.get() / Bytes::mib(4).get();
@@ -369,7 +364,6 @@ fn marks_make_the_calls_they_need() {
     }
 }
 
-/// Walks the lives of one engine and memory, with and without PAGEMAP_SCAN.
 fn walk_both(engine: Engine, memory: Memory) {
     for without_scan in [false, true] {
         let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
@@ -431,7 +425,7 @@ fn tag_refilled() {
     walk_both(Engine::Tag, Memory::Refilled);
 }
 
-/// Other lives leave stale bytes in the heap, which must not matter to a region.
+/// Other test bodies leave old bytes in the heap, which must not affect a region.
 #[test]
 fn own_after_the_heap_was_used_for_all_else() {
     alone!();

@@ -1,10 +1,10 @@
-//! A walk runs one life repeatedly, each time with another failing kernel call.
+//! A walk runs a test body (a life) again and again, each time with another failing kernel call.
 //!
-//! A life makes most of its hundreds of calls from a few places. So the short walk groups the calls
-//! by name and stack. In each group it fails the first, the second and the last call, and a share
-//! of the others, which a seed picks. `GLEBE_SEED` repeats a choice; `GLEBE_LONG` fails every call.
-//! Library threads may shift the numbers between lives; a number then hits a call near the chosen
-//! one.
+//! A test body makes most of its hundreds of calls from a few places. So the short walk groups the
+//! calls by name and stack. In each group it fails the first, the second and the last call, and a
+//! share of the others, which a seed picks. `GLEBE_SEED` repeats a choice; `GLEBE_LONG` fails every
+//! call. Library threads may shift the numbers between runs; a number then hits a call near the
+//! chosen call.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,18 +18,17 @@ use crate::footing::{steady, threads_at_first, Footing};
 use crate::pool::Machine;
 use crate::Outcome;
 
-/// Lives before a walk, in which the library makes what it makes once.
+/// Runs of the test body before the faults, in which the library makes what it makes only once.
 const SETTLING: usize = 2;
-/// Recorded lives. The shortest counts, because contention makes the library retry.
+/// Recorded runs of the test body. The run with the fewest calls counts, because contention adds
+/// calls.
 const RECORDED: usize = 2;
-/// Attempts at one fault if others may change the pool.
 const ATTEMPTS: u32 = 3;
-/// The walk fails one in this many of a stack's other calls.
+/// The test fails about one in `SHARE` of a stack's other calls.
 const SHARE: u64 = 20;
-/// A walk ends after this many chosen calls in a row that lives did not make. Lives vary a little.
+/// The test ends if runs do not make this many chosen calls in a row.
 const UNMET: u32 = 3;
 
-/// Runs one life with a fault. Returns the faults met and the outcome.
 pub fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
     struct Armed;
     impl Drop for Armed {
@@ -43,8 +42,8 @@ pub fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
     (disarm(), outcome)
 }
 
-/// Fails single calls with each of two errors; then, from a chosen call on, all calls of its name;
-/// then all calls.
+/// Fails single calls, with two errors each; then a chosen call and all calls of its name after it;
+/// then a chosen call and all calls after it.
 pub fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) {
     let walk = Walk::of(machine, name, life);
     for ways in [(Lasting::Once, 2), (Lasting::ThisCall, 1), (Lasting::EveryCall, 1)] {
@@ -53,22 +52,20 @@ pub fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcom
     }
 }
 
-/// Fails single calls.
 pub fn walk_once(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) -> Seen {
     Walk::of(machine, name, life).fail((Lasting::Once, 1))
 }
 
-/// Fails single calls: at most `most`, or every call with `GLEBE_LONG`. For lives that scan the
-/// machine's memory: the length of such a life depends on how fragmented memory is.
+/// Fails about `most` single calls, or every call with `GLEBE_LONG`. For test bodies that scan the
+/// machine's memory, because the number of their calls depends on how fragmented memory is.
 pub fn walk_some(machine: Option<&Machine>, name: &str, most: usize, life: impl Fn() -> Outcome) {
     let walk = Walk { most, ..Walk::of(machine, name, life) };
     walk.fail((Lasting::Once, 1));
 }
 
-/// The results of a walk.
 #[derive(Default)]
 pub struct Seen {
-    /// Most calls of a life without a fault, and their stacks.
+    /// Most calls and most stacks of a run without a fault.
     points: usize,
     stacks: usize,
     faults: u64,
@@ -95,10 +92,8 @@ struct Walk<'a, L> {
     machine: Option<&'a Machine>,
     name: &'a str,
     life: L,
-    /// Threads of this process before the first life.
     threads: usize,
     seed: u64,
-    /// The number of calls that a short walk fails at most.
     most: usize,
 }
 
@@ -114,12 +109,12 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
     fn whole_life(&self) {
         let lived = (self.life)();
         lived.unwrap_or_else(|error| panic!("{} without a fault: {error}", self.name));
-        // The next life needs the stacks of ending threads.
+        // Waits for ending threads, because the next run reuses their stacks.
         Footing::of_threads(self.threads);
     }
 
-    /// Returns the calls of a life without a fault. They change with time: the library does not
-    /// repeat some calls that were refused before.
+    /// Returns the calls of a run without a fault. The calls change with time, because the library
+    /// does not repeat some refused calls.
     fn points(&self) -> Vec<Point> {
         let lives = (0..RECORDED).map(|_| {
             record();
@@ -129,8 +124,8 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
         lives.min_by_key(Vec::len).expect("a life")
     }
 
-    /// Fails chosen calls until the life makes no more. Each walk takes another of the fitting
-    /// errors.
+    /// Fails chosen calls one after the other, until a run does not make the chosen call. Does this
+    /// `walks` times, with different errors.
     fn fail(&self, (lasting, walks): (Lasting, usize)) -> Seen {
         let begin = Instant::now();
         let mut seen = Seen::default();
@@ -138,7 +133,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
             let salt = self.seed ^ (lasting as u64) << 8 ^ choice as u64;
             let (mut next, mut is_over) = (1, false);
             while !is_over {
-                // Records again if a life made more calls than recorded.
+                // Records again if a run made more calls than recorded.
                 let points = self.points();
                 seen.note(&points);
                 let mut footing = Footing::of_threads(self.threads);
@@ -164,7 +159,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
         seen
     }
 
-    /// Fails one call. Returns true if it was not made.
+    /// Fails one call. Returns true if the run did not make the call.
     fn attempt(&self, footing: &mut Footing, fault: Fault, seen: &mut Seen) -> bool {
         let mut last = Ok(false);
         // Other processes may change the pool without the lock. Their change looks like a leak, but
@@ -189,7 +184,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
         last.unwrap_or_else(|what| panic!("{}, {fault:?}: {what}", self.name))
     }
 
-    /// Runs one life with the fault and checks for leaks. Returns true if the call was not made.
+    /// Runs the test body with the fault and checks for leaks.
     fn step(&self, before: &Footing, fault: Fault, seen: &mut Seen) -> Result<bool, String> {
         let (met, outcome) = with_fault(&self.life, fault);
         let what = format!("{fault:?} {:?}: {:?}", met.refused.first(), outcome.as_ref().err());
@@ -203,7 +198,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
             assert!(!error.to_string().is_empty());
         }
         if !before.is_kept() {
-            // A failed call that gives something back may leave it to the next life.
+            // If a call that gives something back fails, the next run must give it back.
             seen.made_up_for.extend(met.refused.first().map(|(call, _)| *call));
             let next = (self.life)();
             next.unwrap_or_else(|error| panic!("{what}, and then without a fault: {error}"));
@@ -213,7 +208,6 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
     }
 }
 
-/// Groups the numbers of the calls by stack.
 fn by_stack(points: &[Point]) -> HashMap<Point, Vec<u64>> {
     let mut stacks = HashMap::<_, Vec<_>>::new();
     for (nth, point) in (1..).zip(points) {
@@ -236,7 +230,6 @@ fn chosen(points: &[Point], all: bool, salt: u64) -> Vec<u64> {
     chosen
 }
 
-/// Keeps at most `most` of the numbers, in their order.
 fn share(mut numbers: Vec<u64>, most: usize, salt: u64) -> Vec<u64> {
     numbers.sort_by_key(|nth| mixed(salt ^ mixed(*nth)));
     numbers.truncate(most);
@@ -263,7 +256,6 @@ fn seed() -> u64 {
     })
 }
 
-/// The required calls are chosen, and a share of the others by the seed.
 #[test]
 fn first_second_and_last_of_each_stack_fail_and_a_share_of_the_others() {
     let point = |stack| Point { call: "mmap", stack };

@@ -1,8 +1,8 @@
-//! The life of an object pool: made, filled, emptied in part, compacted, its table changed,
-//! dropped.
+//! [`live`] makes and fills an object pool, removes objects, compacts, and changes the size
+//! classes.
 //!
-//! Whichever call fails: an object with a handle has its own bytes until it is removed, and the
-//! statistics match.
+//! Whichever kernel call fails: an object with a handle has its own bytes until it is removed, and
+//! the statistics are consistent.
 
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Handle, ObjectPool, Rules, Table};
@@ -22,7 +22,6 @@ fn look(pool: &ObjectPool, handles: &[(usize, Handle)]) {
     }
 }
 
-/// Runs one life. Returns the first error.
 pub fn live() -> Outcome {
     let pool = ObjectPool::options().limit(LIMIT).build()?;
     let (mut handles, mut error) = (Vec::new(), None);

@@ -1,8 +1,8 @@
 //! [`run`] executes bytes as calls on a pool on lent pages and on a map. A read returns the last
 //! bytes put, or the object is lost.
 //!
-//! The first bytes choose the pool; each call takes a few more. Bytes beyond the end read as zero.
-//! In between, first class takes blocks and overwrites them.
+//! The first bytes choose the pool's options; each call takes a few more. Bytes beyond the end read
+//! as zero. Some calls allocate blocks, which take pages back, and overwrite them.
 
 use std::collections::HashMap;
 
@@ -137,7 +137,7 @@ impl Both {
 /// Runs a program.
 ///
 /// # Panics
-/// If the pool returns wrong bytes, or anyone writes to a block.
+/// If the pool returns wrong bytes, a block changes, or statistics are inconsistent.
 pub fn run(bytes: &[u8]) {
     let mut program = Program(bytes);
     let mut both = Both::new(&mut program);

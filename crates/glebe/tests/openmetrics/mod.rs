@@ -10,7 +10,6 @@ use glebe::units::{Bytes, Pages};
 
 use glebe_testing::openmetrics::{parse, Family};
 
-/// Returns a reserve with events of every kind.
 fn busy() -> Reserve {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(4)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
@@ -186,7 +185,7 @@ fn every_statistic_is_there_in_base_units() {
         let found = value(&families, sample);
         assert!((found - expected).abs() < 1e-12, "{sample}: {found}, not {expected}");
     }
-    // The glossary has one row for each statistic except the histogram.
+    // Each line of `describe` is a family, except the lines of `alloc_failures` and the histogram.
     let single = Stats::describe().lines().filter(|line| !line.starts_with("alloc_")).count();
     let failures = families.iter().filter(|f| f.name == "glebe_reserve_alloc_failures").count();
     assert_eq!(families.len(), single + failures + 1);

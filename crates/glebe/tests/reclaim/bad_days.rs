@@ -1,4 +1,4 @@
-//! Tests faults of limits, files, parts and other reclaimers.
+//! Tests missing or wrong limits and files, refused parts, and several reclaimers.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
@@ -19,12 +19,13 @@ use super::fixture::Tree;
 const LIMIT: Bytes = Bytes::mib(160);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns a policy that ignores the speed of a rise, because usage in a tree jumps.
+/// Returns a policy that ignores the speed of a rise, because usage in these tests jumps.
 fn policy() -> Policy {
     Policy::default().margin(Bytes::mib(8)).lead(Duration::ZERO)
 }
 
-/// The budget, all in use, shows what the reclaimer asked for.
+/// Returns a reclaimer with a budget of 1 GiB, all in use, so that the reclaimer can ask for
+/// memory.
 fn with_budget(tree: &Tree) -> (Reclaimer, Budget) {
     let (reclaimer, budget) =
         (Reclaimer::below(tree.root(), policy()).unwrap(), Budget::new(Bytes::gib(1)));
@@ -55,7 +56,7 @@ fn without_a_limit_the_machine_decides() {
     let tree = Tree::new("machine").machine(Bytes::gib(8), Bytes::mib(2));
     let (reclaimer, _budget) = with_budget(&tree);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(8));
-    // The machine also decides if it has less room than the group.
+    // The machine's memory also decides if less of it is available than in the group.
     let tree = Tree::v2("less", LIMIT, Bytes::mib(80)).machine(Bytes::gib(8), Bytes::mib(3));
     let (reclaimer, _budget) = with_budget(&tree);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(7));
@@ -67,7 +68,8 @@ fn a_limit_that_is_no_number_is_told_and_the_machine_decides() {
     let (reclaimer, _budget) = with_budget(&tree);
     for text in ["plenty\n", "-1\n", "", "99999999999999999999999\n", "\u{fffd}\0"] {
         tree.set("sys/fs/cgroup/a/memory.max", text);
-        // The machine decides and has room; `watched` names the group's fault.
+        // The machine's memory counts instead and is not short; `watched` names the group with the
+        // bad limit.
         let done = reclaimer.poll();
         assert!(done.is_ok_and(|done| done.asked == Bytes::ZERO), "{text:?}");
         let why = reclaimer.watched().unwrap().limit.unwrap_err();
@@ -98,7 +100,7 @@ fn a_group_that_shrinks_or_is_throttled_is_seen_at_the_next_look() {
     tree.set("sys/fs/cgroup/a/memory.high", &Bytes::mib(103).get().to_string());
     let (reclaimer, _budget) = with_budget(&tree);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(7));
-    // Limits below the usage, and zero.
+    // A limit below the usage, even zero, is no error.
     for limit in [Bytes::mib(50), Bytes::ZERO] {
         tree.set("sys/fs/cgroup/a/memory.max", &limit.get().to_string());
         assert!(reclaimer.poll().is_ok());
@@ -123,7 +125,7 @@ fn a_group_of_version_2_tells_that_it_met_its_limit() {
     assert_eq!((notices(), notices()), (1, 1));
     events(4, 9);
     assert_eq!(notices(), 2);
-    // epoll cannot wait for a plain file, but the looks above read it.
+    // epoll cannot wait for a plain file, but the polls above read it.
     let why = reclaimer.watched().unwrap().threshold.unwrap_err();
     assert!(why.contains("epoll_ctl"), "{why}");
 }
@@ -137,7 +139,7 @@ fn a_reserve_that_makes_no_room_is_left_alone() {
     let reserve = Reserve::options().room(Bytes::mib(64)).memory(plain);
     let reserve = reserve.build(Bytes::mib(64)).unwrap();
     reclaimer.add(Part::reserve(&reserve, Bytes::ZERO)).unwrap();
-    // Usage in the tree never falls.
+    // Usage in the tree never falls, so shrinking the reserve is futile.
     assert_eq!(reclaimer.poll().unwrap().freed(), Bytes::mib(8));
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
 }

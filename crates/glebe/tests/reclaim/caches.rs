@@ -1,4 +1,5 @@
-//! Tests a cache as a part: entries go by priority, and stay away while refills are withheld.
+//! Tests a cache as a part of a reclaimer: entries are purged by priority, and none is kept while
+//! refills are withheld.
 
 use std::convert::Infallible;
 use std::thread::sleep;

@@ -1,4 +1,4 @@
-//! Tests that parts free what the reclaimer asks for, and no more.
+//! Tests that parts free about as much as the reclaimer asks for.
 
 use std::sync::Arc;
 
@@ -14,13 +14,11 @@ use glebe_testing::inside::inside;
 
 const LIMIT: Bytes = Bytes::mib(96);
 
-/// The margin is the largest, a quarter of the limit, so memory is short.
+/// Returns a reclaimer with the largest margin, a quarter of the limit, so that memory is short.
 fn short() -> Reclaimer {
     Reclaimer::new(Policy::default().margin(Bytes::gib(1)).keep_files(false)).unwrap()
 }
 
-/// Asserts that the parts' figures and the kernel's are within a tenth of the request; a `granule`
-/// more is allowed.
 fn check(done: &Reclaimed, granule: Bytes) {
     assert!(done.asked > Bytes::mib(1), "{done:?}");
     let most = done.asked.get() + done.asked.get() / 10 + granule.get();
@@ -88,7 +86,6 @@ fn of_a_reserve_and_what_first_class_holds_stays() {
         check(&done, Bytes::mib(2));
         let len = || reserve.len().bytes(glebe::page_size());
         assert_eq!(len(), Bytes::mib(56).saturating_sub(done.freed()));
-        // The reserve keeps its least length.
         let other = more();
         (0..3).for_each(|_| assert!(reclaimer.poll().is_ok()));
         assert_eq!(len(), Bytes::mib(36));

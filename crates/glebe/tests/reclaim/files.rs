@@ -1,4 +1,4 @@
-//! Tests that a working set of files stays cached beside marked memory.
+//! Tests that files in use stay cached although a region marks memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,6 @@ const FILE: Bytes = Bytes::mib(48);
 const MARKED: Bytes = Bytes::mib(64);
 const BLOCK: Bytes = Bytes::mib(1);
 
-/// The file ends with its descriptor.
 fn sparse_file() -> File {
     let dirs = [PathBuf::from(env!("CARGO_MANIFEST_DIR")), std::env::temp_dir()];
     let name = format!(".glebe-reclaim-{}", std::process::id());
@@ -33,7 +32,7 @@ fn sparse_file() -> File {
     file
 }
 
-/// Returns the file pages that the kernel dropped and read again in this group.
+/// Returns how many file pages the kernel dropped and read again in this group.
 fn refaults(group: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(group.join("memory.stat")).unwrap();
     let value = |line: &str| {

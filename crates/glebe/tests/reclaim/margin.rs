@@ -1,6 +1,7 @@
-//! Tests that the reclaimer meets a rise of usage before the kernel kills.
+//! Tests that the reclaimer frees memory during a rise of usage before the kernel kills the
+//! process.
 //!
-//! The kernel cannot free a pool's objects by itself: without a reclaimer, it kills.
+//! The kernel cannot free a pool's objects, so without a reclaimer it kills.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,17 +17,15 @@ use glebe_testing::inside::{inside, is_inside, InsideEnd};
 
 const LIMIT: Bytes = Bytes::mib(64);
 const POOL: Bytes = Bytes::mib(40);
-/// Bytes of the rise: more than the pool leaves.
+/// Bytes of the rise, more than the full pool leaves free.
 const RISE: Bytes = Bytes::mib(40);
-/// Bytes that the process itself uses, at most.
 const OWN: Bytes = Bytes::mib(4);
-/// Bytes that a pool keeps if no look is late.
+/// Most bytes that the test requires the pool to keep.
 const KEPT: Bytes = Bytes::mib(3);
 const A_SECOND: Bytes = Bytes::mib(100);
 const RUNS: usize = 20;
 const OBJECT_WORDS: u64 = 250;
 
-/// Makes a pool with `held` bytes of distinct objects.
 pub fn full_pool(held: Bytes) -> Arc<ObjectPool> {
     let options = ObjectPool::options().codec(Codec::None).at_limit(AtLimit::EvictOldest);
     let pool = options.limit(Bytes::gib(1)).build().unwrap();
@@ -68,8 +67,8 @@ fn pool_gives_way() {
     black_box(rise(RISE.as_usize(), A_SECOND.get()));
     let stats = reclaimer.stats();
     assert!(stats.freed_objects > 0, "{stats}");
-    // The pool frees only what the rise and the margin need. Shedding aims a quarter beyond the
-    // margin, which late looks widen.
+    // The pool must not free more than the rise and the margin need. Late polls widen the margin,
+    // and the reclaimer frees a quarter of the margin more.
     let margin = stats.margin.bytes(page_size()).get();
     let needed = Bytes::new((POOL + RISE + OWN - LIMIT).get() + margin + margin / 4);
     let kept = POOL.saturating_sub(needed).min(KEPT);
@@ -82,8 +81,7 @@ fn a_rise_is_met_in_time_20_times_of_20() {
     is_met(test, RUNS, LIMIT, pool_gives_way);
 }
 
-/// Runs as a user who may not arm thresholds. The child changes its user after it has opened its
-/// files.
+/// Runs as nobody, who may not arm thresholds.
 #[test]
 fn and_by_the_clock_alone_without_privileges() {
     const NOBODY: u32 = 65534;
@@ -132,7 +130,8 @@ fn volatile_memory_goes_before_objects() {
     });
 }
 
-/// Tests memory in use again after a mark: the kernel still has it on its list of file pages.
+/// Tests memory in use again after a mark. The kernel lists it as file pages, but the reclaimer
+/// must not count it as free.
 #[test]
 fn memory_that_was_marked_and_is_in_use_again_passes_for_no_file() {
     const TEST: &str =

@@ -1,4 +1,4 @@
-//! Tests the order in which parts are shed, and caps on marked memory.
+//! Tests the order in which the reclaimer frees memory of its parts, and caps on marked memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,6 @@ fn region(len: u64) -> Arc<Region> {
     Arc::new(region)
 }
 
-/// Unmarks the region. Returns the lost MiB.
 fn lost(region: &Region) -> Vec<u64> {
     lost_of(region, Bytes::ZERO..region.len())
 }
@@ -34,12 +33,11 @@ fn lost_of(region: &Region, range: std::ops::Range<Bytes>) -> Vec<u64> {
     mib
 }
 
-/// Returns a policy that ignores the speed of a rise, because usage in a tree jumps.
+/// Returns a policy that ignores the speed of a rise, because usage in these tests jumps.
 pub fn policy() -> Policy {
     Policy::default().margin(Bytes::mib(8)).lead(Duration::ZERO)
 }
 
-/// Makes a group of 160 MiB with `used` MiB in use.
 pub fn tree(name: &str, used: u64) -> Tree {
     Tree::v2(name, Bytes::mib(160), Bytes::mib(used))
 }
@@ -62,8 +60,8 @@ fn the_oldest_of_all_regions_goes_first_within_a_priority() {
     mark(&other, mib(7, 8), Priority::LOWEST);
     mark(&one, mib(7, 8), Priority::HIGHEST);
     assert!(reclaimer.poll().unwrap().asked == Bytes::ZERO);
-    // Short by 1 MiB and a quarter of the margin: the lowest priority goes first, then the oldest
-    // ranges.
+    // The group lacks 1 MiB, and shedding adds a quarter of the margin. The lowest priority goes
+    // first, then the oldest ranges.
     tree.set_used(Bytes::mib(153));
     let done = reclaimer.poll().unwrap();
     assert_eq!(done.asked, Bytes::mib(3));
@@ -90,7 +88,7 @@ fn of_a_range_the_start_goes_and_a_younger_one_stays() {
     assert_eq!((lost_of(&one, mib(0, 8)), lost_of(&other, mib(0, 8))), (vec![1, 2, 3, 4], vec![]));
 }
 
-/// Marked memory may grow by the group's room beyond the margin.
+/// Marked memory may grow by the group's free memory beyond the margin.
 #[test]
 fn marked_memory_stays_within_what_is_free() {
     let region = region(32);
@@ -137,7 +135,7 @@ fn refills_and_budgets_follow_with_hysteresis() {
     let done = reclaimer.poll().unwrap();
     assert_eq!(done.freed_of(Class::Budgets), Bytes::mib(8));
     assert_eq!((done.freed(), budget.allowed()), (Bytes::ZERO, Bytes::mib(22)));
-    // The budget is about to give this memory.
+    // The budget is about to give this memory, so the reclaimer asks for no more.
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
     assert!(!refills.are_allowed());
     // Memory is neither short nor calm, so nothing changes.

@@ -1,4 +1,4 @@
-//! Tests shared files as parts: their order, and reasons not to shed them.
+//! Tests shared files as parts of a reclaimer: the order of purges, and files that are not purged.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use glebe::volatile::{Engine, Order, Priority, Purger, Region, Shared};
 use super::fixture::Tree;
 use super::order::{mib, policy, tree};
 
-/// Makes a file of `len` MiB, all present, with granules of 64 KiB, and its purger.
 fn shared(len: u64) -> (Shared, Arc<Purger>) {
     let granule = Bytes::new(64 << 10);
     let shared = Shared::options().granule(granule).create(Bytes::mib(len)).unwrap();
@@ -25,7 +24,6 @@ fn mark(shared: &Shared, range: std::ops::Range<Bytes>) {
     shared.mark(range, Priority::NORMAL, Order::Fifo).unwrap();
 }
 
-/// Unmarks the file. Returns the lost MiB.
 fn lost(shared: &Shared) -> Vec<u64> {
     let page = glebe::page_size().bytes().get();
     let lost = shared.unmark(Bytes::ZERO..shared.len()).unwrap();
@@ -100,7 +98,6 @@ fn a_file_that_cannot_be_purged_keeps_no_other() {
     assert_eq!(reclaimer.shed(Bytes::mib(1)).unwrap().freed(), Bytes::mib(1));
     drop(pin);
     assert_eq!((lost(&bad).len(), lost(&good)), (0, vec![0]));
-    // A dropped purger sheds nothing.
     drop(of_good);
     assert_eq!(reclaimer.shed(Bytes::mib(2)).unwrap().freed(), Bytes::ZERO);
 }

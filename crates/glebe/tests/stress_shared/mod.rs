@@ -1,12 +1,12 @@
 //! Stresses processes that share a file of volatile memory and are killed at random moments.
 //!
 //! A thread of this process and a second process each own half of the granules: they pin, check,
-//! rebuild, write, unmark and mark. A third purges. The latter two are killed every few
-//! milliseconds and restarted. The `oracle` knows each granule's contents. Invariants: no granule
-//! is empty or outdated unless reported lost; a pinned granule does not change; a killed process,
-//! once waited for, pins nothing. `pressed` repeats this in a memory cgroup that is too small.
-//! `GLEBE_STRESS_SECONDS` sets the duration. Seeds are fixed; the interleaving is not.
-#![allow(unsafe_code)] // Safety: see `oracle` and `process`.
+//! write, unmark and mark. A third process purges. The second and third process are killed every
+//! few milliseconds and restarted. The `oracle` knows each granule's contents. Invariants: no
+//! granule is empty or outdated unless reported lost; a pinned granule does not change; a killed
+//! process, once waited for, pins nothing. `pressed` repeats this in a memory cgroup that is too
+//! small.
+#![allow(unsafe_code)] // Safety: see `oracle`.
 
 mod oracle;
 mod pressed;
@@ -29,7 +29,7 @@ const HALF: u64 = 48;
 const USUAL: Duration = Duration::from_millis(1500);
 /// Extra time while too little has happened.
 const GRACE: Duration = Duration::from_secs(40);
-/// Longest life of a process, and longest pin.
+/// Longest rest between kills, and (`HOLD`) longest rest with a pin.
 const LIFE: Duration = Duration::from_millis(12);
 const HOLD: Duration = Duration::from_micros(30);
 
@@ -38,7 +38,7 @@ fn range(shared: &Shared, start: u64, len: u64) -> Range<Bytes> {
     at(start)..at(start + len)
 }
 
-/// Returns `None` if a purger or a joining process was in the way for too long.
+/// Returns `None` if a purge or a joining process delayed the call for too long.
 fn given<T>(oracle: &Oracle, result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(given) => Some(given),
@@ -84,8 +84,8 @@ impl<'a> User<'a> {
             stressed::fill(&mut self.bytes, granule, next);
             pin.write(Bytes::ZERO, &self.bytes).unwrap();
             self.mark(granule);
-            // If the process is killed between these calls, the granule stays lost and may hold
-            // anything.
+            // If the process is killed before `restored`, the granule stays lost, so the record may
+            // already name the version.
             self.oracle.done(granule, next);
             let Some(()) = given(self.oracle, pin.restored()) else { return };
         }
@@ -97,7 +97,7 @@ impl<'a> User<'a> {
 
     fn unmark(&mut self, granule: u64) {
         let before = self.oracle.seen(granule);
-        // If the process is killed after the unmark, the report is lost.
+        // Makes the contents unknown first, because a kill after the unmark would hide a loss.
         let next = self.oracle.begin(granule);
         let Some(lost) = given(self.oracle, self.shared.unmark(range(self.shared, granule, 1)))
         else {
@@ -160,7 +160,7 @@ fn nothing_is_pinned(shared: &Shared, oracle: &Oracle, own: &Range<u64>, process
     }
     for granule in own.clone() {
         let Some(pin) = given(oracle, shared.pin(range(shared, granule, 1))) else { continue };
-        // A granule known to hold data was also marked.
+        // A granule of known contents is marked, so `drop_now` purges it unless it is pinned.
         if let Seen::Holds(_) = oracle.seen(granule) {
             assert!(!pin.lost().is_empty(), "{granule} was kept by a pin of a dead process");
         }

@@ -1,11 +1,11 @@
-//! Knows every granule's contents, in memory shared by all processes of the test.
+//! [`Oracle`] records every granule's contents, in memory shared by all processes of the test.
 //!
 //! ```text
 //! word of a granule   version << 1 | is known
 //! ```
 //!
-//! Only a granule's user changes its word. It says "unknown" while the user changes the granule or
-//! asks for losses, and stays so if the user is killed.
+//! Only a granule's user changes its word. The word says "unknown" while the user changes the
+//! granule or unmarks it, and stays so if the user is killed.
 //!
 //! # Safety
 //! The words are atomics and stay mapped.
@@ -14,7 +14,6 @@ use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An event counted over all processes.
 #[derive(Clone, Copy, Debug)]
 pub enum Count {
     Intact,
@@ -26,7 +25,6 @@ pub enum Count {
 
 const COUNTS: [Count; 5] = [Count::Intact, Count::Lost, Count::Purged, Count::Kills, Count::Waited];
 
-/// The oracle's knowledge of a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Unknown,
@@ -34,15 +32,15 @@ pub enum Seen {
     Holds(u64),
 }
 
-/// The words and counts.
+/// A word for each granule, and then the counts.
 pub struct Oracle {
     words: *const AtomicU64,
     granules: u64,
 }
 
-// SAFETY: atomics, which stay mapped.
+// SAFETY: `words` points to atomics, which stay mapped.
 unsafe impl Sync for Oracle {}
-// SAFETY: atomics, which stay mapped.
+// SAFETY: `words` points to atomics, which stay mapped.
 unsafe impl Send for Oracle {}
 
 impl Oracle {
@@ -58,7 +56,7 @@ impl Oracle {
 
     fn word(&self, at: u64) -> &AtomicU64 {
         assert!(at < self.granules + COUNTS.len() as u64);
-        // SAFETY: inside the mapping, which stays.
+        // SAFETY: the word is inside the mapping, which stays.
         unsafe { &*self.words.add(at as usize) }
     }
 
@@ -78,7 +76,6 @@ impl Oracle {
         version
     }
 
-    /// Records the granule's version.
     pub fn done(&self, granule: u64, version: u64) {
         self.word(granule).store(version << 1 | 1, Ordering::SeqCst);
     }
@@ -87,7 +84,6 @@ impl Oracle {
         self.word(self.granules + count as u64).fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Returns true if enough has happened.
     pub fn is_enough(&self) -> bool {
         let done =
             [(Count::Intact, 100), (Count::Lost, 100), (Count::Purged, 100), (Count::Kills, 10)];

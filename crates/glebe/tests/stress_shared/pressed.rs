@@ -1,8 +1,9 @@
 //! Runs two users and a purger of a file in a memory cgroup that is too small.
 //!
 //! Another process takes and frees memory in turns, so the file must shrink and may grow again. The
-//! kernel cannot reclaim from this file; it would kill. One user is killed twice a second. The
-//! purger is a [`Reclaimer`], which follows the group's limit.
+//! group has no swap, so the kernel cannot reclaim from the file and would kill a process instead.
+//! The test kills one user about twice a second. The purger is a [`Reclaimer`], which follows the
+//! group's limit.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ use glebe_testing::stressed::{spawn, Random, Stop};
 
 const TEST: &str = "stress_shared::pressed::nothing_is_killed_and_nothing_is_lost_untold";
 const LIMIT: Bytes = Bytes::mib(80);
-/// All granules together have 48 MiB.
+/// All 96 granules together have 48 MiB.
 const GRANULE: Bytes = Bytes::new(512 << 10);
 /// Memory that another process takes and frees, its rate per second, and its pause.
 const OTHERS: Bytes = Bytes::mib(48);
@@ -31,7 +32,7 @@ const A_SECOND: Bytes = Bytes::mib(100);
 const REST_OF_OTHERS: Duration = Duration::from_millis(480);
 const USUAL: Duration = Duration::from_millis(2500);
 const LIFE: Duration = Duration::from_millis(500);
-/// Limits the rebuilds of a user to some tens of MiB a second.
+/// Longest rest of a user, which limits its writes to some tens of MiB a second.
 const REST: Duration = Duration::from_millis(20);
 
 fn others() {

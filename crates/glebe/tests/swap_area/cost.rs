@@ -1,5 +1,5 @@
-//! Measures recalls of lent pages with an area's pages, under each policy, against clean pages of
-//! the page cache. Prints medians.
+//! Measures recalls of pages lent to an area, with each write policy, or to the page cache, and
+//! calls of an area.
 
 use std::time::Instant;
 
@@ -12,7 +12,6 @@ use super::page_of;
 const RESERVE: Bytes = Bytes::mib(64);
 const TURNS: usize = 16;
 const RUNS: [u64; 3] = [64, 512, 8192];
-/// More bytes than the processor's caches hold.
 const CACHES: usize = 128 << 20;
 /// Pages of the area. Even compressed, they exceed the reserve.
 const PAGES: u64 = 40_000;
@@ -46,7 +45,6 @@ impl Case {
         Self { name, reserve, tenant: Tenant::Area(Box::new(area)), next: 0 }
     }
 
-    /// Fills free pages of the reserve, about `most` at most.
     fn fill(&mut self, pages: &[Vec<u8>], most: u64) {
         let end = self.next + most;
         while self.next < end && self.reserve.stats().free > Pages::new(16) {
@@ -66,7 +64,7 @@ impl Case {
         }
     }
 
-    /// Returns the microseconds of an allocation, and the tenants' pages that it took.
+    /// Returns the microseconds of an allocation, and the number of recalled pages.
     fn recall(&self, pages: u64) -> (f64, u64) {
         let before = self.reserve.stats().recalled;
         let begin = Instant::now();
@@ -87,7 +85,6 @@ pub fn measure() {
     calls();
 }
 
-/// Returns the mean microseconds of a call.
 fn time(count: u64, mut call: impl FnMut(u64)) -> f64 {
     let begin = Instant::now();
     (0..count).for_each(&mut call);

@@ -1,4 +1,5 @@
-//! Replaces the file of a store, region or area by its descriptor, to simulate a refusing device.
+//! Simulates a device that refuses: replaces the open file behind the descriptor of a store, region
+//! or area.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -6,7 +7,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The behaviour of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     Works,
@@ -15,13 +15,13 @@ pub enum Device {
     RefusesAll,
 }
 
-/// A nameless open file, which must work again before its owner is dropped.
+/// A file descriptor of the library, and a second one of the same file. `set(Works)` must precede
+/// the drop of the descriptor's owner.
 pub struct Descriptor {
     number: RawFd,
     works: OwnedFd,
 }
 
-/// Returns the open files of this process in a folder.
 pub fn descriptors_in(dir: &Path) -> Vec<Descriptor> {
     let links = fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
     let is_in = |link: &PathBuf| {
@@ -33,7 +33,7 @@ pub fn descriptors_in(dir: &Path) -> Vec<Descriptor> {
     let numbers = all.iter().filter_map(number);
     numbers
         .map(|number| {
-            // SAFETY: the descriptor is open while its owner lives.
+            // SAFETY: the descriptor is open, because its owner lives.
             let works = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().unwrap();
             Descriptor { number, works }
         })
@@ -41,12 +41,10 @@ pub fn descriptors_in(dir: &Path) -> Vec<Descriptor> {
 }
 
 impl Descriptor {
-    /// Opens the file once more.
     pub fn open(&self, options: &OpenOptions) -> File {
         options.open(format!("/proc/self/fd/{}", self.works.as_raw_fd())).unwrap()
     }
 
-    /// Returns the owner's descriptor, and one of the real file.
     pub fn numbers(&self) -> (RawFd, RawFd) {
         (self.number, self.works.as_raw_fd())
     }
@@ -66,19 +64,17 @@ impl Descriptor {
     }
 
     fn put(&self, other: RawFd) {
-        // SAFETY: takes no pointers, and the number stays its owner's.
+        // SAFETY: takes no pointers, and the number stays open for its owner.
         let done = unsafe { libc::dup3(other, self.number, libc::O_CLOEXEC) };
         assert_eq!(done, self.number, "{}", std::io::Error::last_os_error());
     }
 }
 
-/// Returns true for an error of a refusing device.
 pub fn is_refusal(error: &glebe::swap::SwapError) -> bool {
     let text = error.to_string();
     text.contains("Bad file descriptor") && (text.contains("pwrite") || text.contains("pread"))
 }
 
-/// Returns the free blocks of a file system.
 pub fn free_blocks(dir: &Path) -> u64 {
     let dir = CString::new(dir.to_str().unwrap()).unwrap();
     // SAFETY: `dir` is a C string, and the call fills a local.

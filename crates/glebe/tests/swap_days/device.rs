@@ -1,4 +1,4 @@
-//! Tests devices that are full or refuse, and files changed by others.
+//! Tests devices that are full, or refuse to read or write, and files changed by other programs.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,6 @@ use super::descriptor::{descriptors_in, is_refusal, Descriptor, Device};
 use super::process::with_own_disk;
 use super::{Kind, Paged, KINDS, PAGES};
 
-/// Runs `test` for each kind, plain and encrypted, with all pages written.
 fn each(name: &str, test: impl Fn(Kind, &Paged, &Descriptor)) {
     for (kind, is_sealed) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let scratch = Scratch::new(&format!("{name}-{kind:?}-{is_sealed}"));
@@ -24,7 +23,6 @@ fn each(name: &str, test: impl Fn(Kind, &Paged, &Descriptor)) {
     }
 }
 
-/// Writes all pages; returns the resulting versions, and the errors.
 fn write_all(paged: &Paged, was: &[u64], version: u64) -> (Vec<u64>, Vec<SwapError>) {
     let mut errors = Vec::new();
     let mut write = |(n, was): (u64, &u64)| {
@@ -46,7 +44,8 @@ fn a_device_that_refuses_to_write_loses_nothing() {
             assert!(errors.len() > 30, "{kind:?}: {} refused", errors.len());
             errors.iter().for_each(|error| assert!(is_refusal(error), "{kind:?}: {error}"));
             known = now;
-            // Readable pages are right now, and all pages once the device works again.
+            // A page that can be read has the right contents. Once the device works again, all
+            // pages have them.
             for (n, version) in (0..).zip(&known) {
                 match paged.read(n) {
                     Ok(found) => assert_eq!(found, *version, "{kind:?}, page {n}"),
@@ -81,7 +80,7 @@ fn a_device_that_refuses_once_has_one_call_refused() {
                 file.set(Device::Works);
                 assert_eq!(paged.read(n).unwrap(), now, "{kind:?}, page {n}");
             }
-            // An area reads nothing in order to write.
+            // An area does not read from its device in order to write.
             let expects = kind != Kind::Area || device == Device::RefusesWrites;
             assert!((refused > 0) == expects && refused <= PAGES / 8, "{kind:?}: {refused}");
             paged.check_all(&known);
@@ -159,7 +158,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
             for error in &errors {
                 assert!(error.to_string().contains("No space left"), "{kind:?}: {error}");
             }
-            // A read may have to evict another page.
+            // A read may fail too, because it may have to evict another page to the disk.
             for (n, version) in (0..).zip(&known) {
                 match paged.read(n) {
                     Ok(found) => assert_eq!(found, *version, "{kind:?}, page {n}"),
@@ -171,7 +170,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
     });
 }
 
-/// On ramfs, open(2) with O_DIRECT fails but creates a name.
+/// On ramfs, open(2) with O_DIRECT fails, but leaves a new name.
 #[test]
 fn where_no_file_is_written_past_the_page_cache_no_name_is_left() {
     glebe_testing::alone!();

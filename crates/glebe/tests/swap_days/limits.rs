@@ -1,4 +1,4 @@
-//! Tests limits of the process and filters of system calls.
+//! Tests resource limits of the process, and filters of system calls.
 
 use std::thread;
 
@@ -31,7 +31,6 @@ fn works(paged: &Paged) {
     paged.check_all(&[1; PAGES as usize]);
 }
 
-/// Builds a `kind` so large that a limit may forbid it.
 fn large(kind: Kind) -> Result<(), SwapError> {
     let large = Bytes::gib(8);
     match kind {
@@ -100,7 +99,7 @@ fn where_eight_files_may_be_open_they_work_or_say_what_could_not_be_opened() {
                 Err(error) => panic!("{kind:?}: {error}"),
             }
         }
-        // Each round leaves one descriptor less.
+        // Leaves one descriptor fewer to the next round.
         let Ok(file) = std::fs::File::open("/dev/null") else { break };
         taken.push(file);
     }
@@ -114,7 +113,8 @@ fn instruction(code: u32, k: u32, jump_if_not: u8) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: jump_if_not, k }
 }
 
-/// Makes the kernel refuse userfaultfd(2) and its device to this thread.
+/// Makes the kernel refuse userfaultfd(2), and the ioctl that does the same, to this thread.
+/// Returns false if the kernel refuses the filter.
 fn deny_userfaultfd(errno: i32) -> bool {
     let word = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -124,7 +124,7 @@ fn deny_userfaultfd(errno: i32) -> bool {
         std::mem::offset_of!(libc::seccomp_data, nr),
         std::mem::offset_of!(libc::seccomp_data, args),
     );
-    // USERFAULTFD_IOC_NEW.
+    // The ioctl USERFAULTFD_IOC_NEW.
     let new_by_device = 0xAA00;
     let mut filter = [
         instruction(word, number as u32, 0),

@@ -14,12 +14,9 @@ use glebe_testing::Scratch;
 use super::{pages, Kind, Paged, BUDGET, KINDS, PAGES};
 use glebe_testing::stressed::{self, signals::Signals, Random, Stop};
 
-/// Many more threads than a budget has pages.
+/// Number of threads, many more than the budget has pages.
 const THREADS: u64 = 250;
-/// Threads with `GLEBE_LONG`. They may take a minute, because threads that wait for room compete
-/// with threads that have it.
 const THREADS_LONG: u64 = 1000;
-/// Time limit for retries, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn retry<T>(call: impl Fn() -> Result<T, SwapError>) -> T {
@@ -105,13 +102,13 @@ fn signalled(paged: &Paged, whose: u64, stop: &AtomicBool) {
         if let Paged::Region(region) = paged {
             let other = random.below(PAGES / 2) * 2 + whose;
             let word = region.as_ptr().wrapping_add(pages(other).as_usize()).cast::<u64>();
-            // SAFETY: the word is in a live region, in this thread's page.
+            // SAFETY: the word is in a live region, in a page of this thread.
             assert_eq!(unsafe { word.read_volatile() }, known[other as usize], "page {other}");
         }
     }
 }
 
-/// Only touches of a region need SIGBUS.
+/// Direct access to a region's memory needs SIGBUS; calls do not.
 #[test]
 fn calls_of_a_thread_that_blocks_sigbus_work() {
     for kind in KINDS {
@@ -138,7 +135,6 @@ fn calls_of_a_thread_that_blocks_sigbus_work() {
     }
 }
 
-/// Tests leaked guards of a region; the tests of stores have their own.
 #[test]
 fn guards_that_are_held_for_ever_are_told_and_the_rest_leaves() {
     let scratch = Scratch::new("guards");

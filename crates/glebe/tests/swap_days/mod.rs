@@ -1,9 +1,9 @@
-//! Tests stores, regions and areas under bad conditions: refusing devices, files changed by others,
-//! limits, filters, forks, kills, signals, many threads.
+//! Tests stores, regions and areas under bad conditions: refusing devices, files changed by other
+//! programs, limits, filters, forks, kills, signals, many threads.
 //!
-//! Invariants: a call succeeds or reports the refusal; no byte is wrong; a refused write keeps the
-//! old contents (an area: none); nothing is left behind.
-#![allow(unsafe_code)] // Safety: own descriptors, limits and children.
+//! Invariants: a call succeeds or reports the refusal; no byte is wrong; after a refused write the
+//! page has its old contents (in an area: none); no file or disk block is left behind.
+#![allow(unsafe_code)] // Safety: the tests change only their own descriptors, limits and children.
 
 pub mod descriptor;
 mod device;
@@ -20,7 +20,7 @@ use glebe::units::{Bytes, Pages};
 
 use glebe_testing::stressed;
 
-/// Pages of each; only some fit into budget and pool.
+/// Pages of each store, region or area; only some fit into budget and pool.
 const PAGES: u64 = 120;
 const BUDGET: u64 = 32;
 const POOL_LIMIT: Bytes = Bytes::new(128 << 10);
@@ -39,7 +39,6 @@ enum Kind {
 
 const KINDS: [Kind; 3] = [Kind::Store, Kind::Region, Kind::Area];
 
-/// A store, region or area, used by page number.
 enum Paged {
     Store(Box<Store>, Vec<Key>),
     Region(Box<Region>),
@@ -73,7 +72,6 @@ impl Paged {
         })
     }
 
-    /// Returns `None` without userfaultfd(2).
     fn new(kind: Kind, dir: &Path, count: u64, is_sealed: bool) -> Option<Self> {
         match Self::build(kind, dir, count, is_sealed) {
             Err(SwapError::Os(error)) if error.call() == "userfaultfd" => {
@@ -84,7 +82,6 @@ impl Paged {
         }
     }
 
-    /// Writes noise that follows from number and version.
     fn write(&self, n: u64, version: u64) -> Result<(), SwapError> {
         let mut page = stressed::page_buffer();
         stressed::fill(&mut page, n, version);
@@ -97,7 +94,6 @@ impl Paged {
         }
     }
 
-    /// Returns the page's version; 0 if never written.
     fn read(&self, n: u64) -> Result<u64, SwapError> {
         let mut page = stressed::page_buffer();
         match self {
@@ -115,7 +111,7 @@ impl Paged {
         Ok(stressed::version(&page, n).unwrap_or_else(|| panic!("page {n}: not one whole page")))
     }
 
-    /// Returns the version that must be there after a write, and the error of a refusal.
+    /// Returns the version that the page must have after a write, and the error if it was refused.
     fn after(
         &self,
         written: Result<(), SwapError>,

@@ -21,11 +21,10 @@ use super::descriptor::free_blocks;
 use super::{Kind, Paged, KINDS, PAGES};
 use glebe_testing::stressed::{self, ChildEnd, Stop};
 
-/// Kind and folder of the process to kill.
+/// Environment variable with the kind and folder of the process to kill.
 const VICTIM: &str = "GLEBE_SWAP_DAYS_VICTIM";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Mounts a file system in memory that only the calling thread and its children see.
 fn mount(dir: &Path, kind: &CStr, pages: u64) -> bool {
     let dir = CString::new(dir.to_str().unwrap()).unwrap();
     let options = CString::new(format!("nr_blocks={pages}")).unwrap();
@@ -53,7 +52,7 @@ impl Drop for Mounted<'_> {
 pub fn with_own_disk(kind: &CStr, pages: u64, body: impl FnOnce(&Path)) {
     let scratch = Scratch::new("disk");
     if mount(scratch.path(), kind, pages) {
-        // Uncovers the folder below, so that it can be removed.
+        // Unmounts at the end, so that the folder can be removed.
         let _mounted = Mounted(scratch.path());
         body(scratch.path());
     } else {
@@ -65,7 +64,7 @@ fn named(name: &str) -> Kind {
     KINDS.into_iter().find(|kind| format!("{kind:?}") == name).expect("a kind")
 }
 
-/// Runs the process to kill: it has a child and writes forever.
+/// Runs the process to kill, if `VICTIM` is set: it forks a child, then writes without end.
 #[test]
 fn a_victim() {
     let Some(victim) = std::env::var_os(VICTIM) else { return };
@@ -112,7 +111,7 @@ fn a_process_that_is_killed_while_it_writes_leaves_no_name_and_no_block() {
             assert_eq!(status.signal(), Some(libc::SIGKILL), "it ended before: {status}");
             assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{kind:?}: a name is left");
             println!("{kind:?}: {before} blocks were free, {during} when it was killed");
-            // The victim's child lives on; its fork handler releases the file.
+            // The victim's child lives on, but a fork handler in it releases the file.
             wait_until("no block is left", PATIENCE, || free_blocks(dir) == before);
             drop(input);
         }

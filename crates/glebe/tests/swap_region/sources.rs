@@ -1,5 +1,5 @@
-//! Passes non-resident pages of a region to other parts of the library: each touch runs the
-//! region's code in the middle of theirs.
+//! Passes non-resident pages of a region to other parts of the library. Each touch runs the
+//! region's code in the middle of the other part's code.
 
 use glebe::reserve::{Put, Reserve};
 use glebe::swap::cache::SwapCache;
@@ -9,7 +9,7 @@ use super::*;
 
 const LEN: u64 = 192;
 
-/// A source with the words of round 1 and few resident pages, and a target.
+/// A region to read, with few resident pages, and a region to copy to.
 struct Cold {
     source: Region,
     target: Region,
@@ -26,11 +26,11 @@ impl Cold {
 
     fn bytes(&self, first: u64, count: u64) -> &[u8] {
         let at = self.source.as_ptr().wrapping_add(pages(first).as_usize());
-        // SAFETY: the pages are in a live region that is no longer written.
+        // SAFETY: the pages are in a live region, whose bytes no longer change.
         unsafe { std::slice::from_raw_parts(at, pages(count).as_usize()) }
     }
 
-    /// Asserts that `read` writes the pages of the source.
+    /// Asserts that `read` fills pages of the target with the bytes of the source.
     fn is_same(&self, first: u64, count: u64, read: impl FnOnce(&mut [u8])) {
         let at = self.target.as_ptr().wrapping_add(pages(first).as_usize());
         // SAFETY: the pages are in a live region, and this is its only slice.

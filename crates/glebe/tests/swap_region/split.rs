@@ -57,7 +57,7 @@ fn parts_that_the_program_locked_hold_what_was_written() {
     let lock_all = |at: *mut _, len| unsafe { libc::mlock(at, len).max(0) };
     // SAFETY: the unlock changes no contents.
     let unlock = |at: *mut _, len| unsafe { libc::munlock(at, len) };
-    // If the locked parts exceed the budget, no call finds room until some are unlocked.
+    // The second round locks more than the budget, so it unlocks the parts before other calls.
     for (to, is_little) in [(120, true), (LEN - 20, false)] {
         both(LEN, BUDGET, |region| {
             fill(region, 1);

@@ -1,4 +1,4 @@
-//! Tests threads that use their own words of common pages while pages leave.
+//! Tests threads that use their own words of common pages while pages are evicted.
 
 use std::thread;
 

@@ -73,7 +73,7 @@ fn what_the_program_discards_is_zeros_and_no_touch_waits_for_ever() {
         discard(63, 1);
         // SAFETY: the word is in a live region.
         assert_eq!(unsafe { last.read_volatile() }, 0);
-        // The clock hand passes the discarded page before its touch.
+        // The clock algorithm meets the discarded page before the program touches it.
         store(region, 63 * words + 4, 9);
         discard(63, 1);
         (0..60 * words).for_each(|at| assert_eq!(load(region, at), word_of(at, 1)));
@@ -130,7 +130,6 @@ fn a_thread_that_would_die_of_a_touch_is_told() {
     });
 }
 
-/// Returns the `VmFlags` of the mapping at `addr`.
 fn flags_at(addr: usize) -> Option<String> {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let holds = |line: &str| {
@@ -154,7 +153,7 @@ fn neither_huge_pages_nor_children_nor_core_dumps() {
     }
 }
 
-/// Makes a device pin pages while the descriptor is open.
+/// Pins pages by an io_uring, as a device would, while the descriptor is open.
 fn pinned_by_a_ring(at: *mut u8, count: u64) -> Option<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
     let iovec = libc::iovec { iov_base: at.cast(), iov_len: pages(count).as_usize() };

@@ -1,4 +1,4 @@
-//! Measures the cost of pins: medians of turns.
+//! Measures the cost of pins, as medians of several turns.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Returns the mean nanoseconds of a call.
 fn time(count: u64, mut call: impl FnMut(u64)) -> f64 {
     let begin = Instant::now();
     (0..count).for_each(&mut call);
@@ -82,7 +81,7 @@ pub fn measure() {
         now.push(time(1 << 18, |n| {
             black_box(hot.pin_mut(few[n as usize % 64]).unwrap()[0]);
         }));
-        // Pins in order over twice the pages that fit, so each pin is cold.
+        // Pins twice as many objects as fit, in order, so each pin is cold.
         now.push(time(OBJECTS, |n| {
             black_box(kept.pin(kept_keys[n as usize]).unwrap()[0]);
         }));

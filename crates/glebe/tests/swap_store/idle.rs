@@ -1,5 +1,5 @@
-//! Tests a store whose file is cached in idle memory of a reserve: once first class took it, loads
-//! read the file.
+//! Tests a store whose file is cached in idle memory of a reserve: once blocks take this memory,
+//! loads read the file.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

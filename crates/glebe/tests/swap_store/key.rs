@@ -1,7 +1,7 @@
 //! Tests that the key of an encrypted file is in no core dump and in no forked child.
 //!
-//! The tests try every 32 bytes of memory as the key of a record with known contents. The cipher is
-//! ChaCha20 (RFC 8439).
+//! The tests try all 32 bytes of memory at multiples of 4 as the key of a record with known
+//! contents. The cipher is ChaCha20 (RFC 8439).
 #![allow(unsafe_code)] // Safety: touches of a region that lives.
 
 use std::fs::{self, File};
@@ -35,7 +35,7 @@ struct Record {
 }
 
 impl Record {
-    /// Reads 8 bytes of nonce, 16 of tag, then the contents.
+    /// Reads 8 bytes of nonce, 16 of tag, then the start of the contents.
     fn first_of(file: &File) -> Self {
         let mut bytes = [0; 40];
         file.read_exact_at(&mut bytes, 0).unwrap();
@@ -44,9 +44,8 @@ impl Record {
         Self { nonce: [word(0), word(1)], stream }
     }
 
-    /// Returns true if the key makes this record's stream.
     fn is_of(&self, key: &[u32]) -> bool {
-        // Skips most words, which cannot be a key.
+        // Skips most words quickly, because a random key hardly ever has such zeros or equal words.
         if key[0] == 0 || key[3] == 0 || key[7] == 0 || key[0] == key[1] {
             return false;
         }
@@ -115,7 +114,7 @@ fn all_mapped() -> Vec<Mapped> {
 fn that_have_the_key_of(record: &Record) -> Vec<Mapped> {
     let memory = File::open("/proc/self/mem").unwrap();
     let mut all = all_mapped();
-    // Reads undumped mappings last, because reading copies them into a dumped buffer.
+    // Reads mappings outside core dumps last, because reading copies them into a dumped buffer.
     all.sort_by_key(|mapped| mapped.has("dd"));
     let mut bytes = vec![0; (64 << 10) + 28];
     all.retain(|mapped| {
@@ -131,8 +130,9 @@ fn that_have_the_key_of(record: &Record) -> Vec<Mapped> {
     all
 }
 
-/// Runs `work`, which uses an encrypted file, in a thread, and searches all memory for the key
-/// while it waits.
+/// Runs `work`, which uses an encrypted file, in a thread. While that thread waits, searches all
+/// memory for the key, and asserts that one mapping has it, which core dumps and children do not
+/// get.
 fn is_nowhere<T>(name: &str, work: impl FnOnce(&Path) -> Option<T> + Send) {
     let dir = Dir::new(name);
     let (done, is_done) = channel();

@@ -1,4 +1,4 @@
-//! Tests encrypted files: they contain no plain bytes, and changes are errors.
+//! Tests encrypted files: they contain no plain bytes, and changed bytes cause errors.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -15,7 +15,6 @@ use super::{bytes_of, page, Matter};
 const LIMIT: Bytes = Bytes::mib(32);
 const UNIT: usize = 512;
 
-/// A directory whose open files are found by path.
 pub(super) struct Dir(Scratch);
 
 impl Dir {
@@ -27,7 +26,7 @@ impl Dir {
         self.0.path()
     }
 
-    /// Opens this process's nameless file once more.
+    /// Opens the store's nameless file again.
     pub(super) fn file(&self) -> File {
         let mut links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
         let is_here =
@@ -53,7 +52,6 @@ fn noise(n: u64) -> Vec<u8> {
     bytes_of(n, page(), Matter::Noise)
 }
 
-/// Returns how many pages have plain bytes in a file.
 fn found(bytes: &[u8], pages: u64) -> usize {
     let heads: std::collections::HashSet<_> = bytes.chunks_exact(8).collect();
     (0..pages).filter(|n| noise(*n).chunks_exact(8).take(8).all(|w| heads.contains(w))).count()

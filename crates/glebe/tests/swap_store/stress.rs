@@ -1,5 +1,5 @@
-//! Stresses a store with threads whose objects exceed its budget. Each changes its own objects, and
-//! reads all, while the budget changes.
+//! Stresses a store with threads whose objects exceed its budget. Each thread changes its own
+//! objects, and reads all, while the budget changes.
 //!
 //! The bytes of an object contain its number and version and follow from them. This reveals foreign
 //! bytes, mixtures and lost writes.
@@ -17,11 +17,10 @@ use glebe_testing::stressed::{mix, Stop};
 
 const THREADS: usize = 4;
 const OBJECTS: usize = 48;
-/// Pages: roughly a quarter of all.
+/// Pages: less than a third of all objects' pages.
 const BUDGET: u64 = 120;
 /// Bytes: little more than the stored copies of the incompressible third.
 const POOL_LIMIT: u64 = 600 << 10;
-/// Time limit for retries, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const USUAL: Duration = Duration::from_millis(1500);
 
@@ -56,7 +55,7 @@ fn len_of(whose: usize) -> usize {
     }
 }
 
-/// Returns a word after the first: noise, compressible, or equal to the first.
+/// Returns a word after an object's first: noise, compressible, or equal to the first.
 fn word_of(whose: usize, version: u64, at: usize) -> u64 {
     match whose % 3 {
         0 => mix((whose as u64) << 40 ^ version << 16 ^ at as u64),
@@ -76,7 +75,6 @@ fn write(bytes: &mut [u8], whose: usize, version: u64) {
     }
 }
 
-/// Returns the version, and asserts that the object is whole.
 fn version_of(bytes: &[u8], whose: usize) -> u64 {
     assert_eq!(bytes.len(), len_of(whose));
     let head = u64::from_le_bytes(bytes[..8].try_into().unwrap());
@@ -89,7 +87,7 @@ fn version_of(bytes: &[u8], whose: usize) -> u64 {
     version
 }
 
-/// Returns true if room is missing only because of other threads' pins or loads.
+/// Returns true if the refusal may end when other threads unpin or load objects.
 fn is_passing(error: &SwapError) -> bool {
     matches!(error, SwapError::Budget { .. } | SwapError::Full { .. } | SwapError::Pinned)
 }

@@ -1,5 +1,5 @@
-//! The other process: it expects contents, sends steps, checks the answers, and kills the user at
-//! random moments.
+//! Runs in the test's process: sends steps to a user's process, compares the answers with the
+//! expected contents, and kills the user at random moments.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,7 +10,6 @@ use std::sync::atomic::AtomicU64;
 use super::user::{len_of, Answer, Step, What};
 use super::*;
 
-/// Most steps of a request.
 const BATCH: u64 = 64;
 
 /// The expected contents of a user's thread, and counts.
@@ -25,7 +24,6 @@ pub struct Oracle {
     pub steps: u64,
     pub read: u64,
     pub refused: u64,
-    /// Disk blocks of the user's files at the kill.
     pub blocks: u64,
 }
 
@@ -54,7 +52,7 @@ impl Oracle {
         self.version += THREADS;
         let count = if self.has_region { What::ALL.len() } else { What::ReadRegion as usize };
         let mut what = What::ALL[self.below(count as u64) as usize];
-        // Replaces most removals, so that more is made than removed.
+        // Replaces most `TakeObject` by `WriteObject`, and most `DropPage` by `TakePage`.
         if matches!(what, What::TakeObject | What::DropPage) && self.below(4) > 0 {
             what = What::ALL[what as usize - 1];
         }
@@ -71,7 +69,6 @@ impl Oracle {
             .collect()
     }
 
-    /// Checks an answer; returns false if the step was refused.
     fn check(&mut self, step: Step, answer: &Answer) -> bool {
         let Step { what, at, version } = step;
         let (known, len, is_zeros) = match what {
@@ -113,7 +110,6 @@ impl Oracle {
         true
     }
 
-    /// Sends steps; returns those refused.
     fn ask(&mut self, user: &mut UnixStream, steps: &[Step]) -> io::Result<Vec<Step>> {
         let mut asked = (steps.len() as u32).to_le_bytes().to_vec();
         steps.iter().for_each(|step| asked.extend(step.to_bytes()));
@@ -129,7 +125,6 @@ impl Oracle {
         Ok(refused)
     }
 
-    /// Sends random steps, and at the end reads everything.
     fn work(
         &mut self,
         user: &mut UnixStream,
@@ -160,7 +155,6 @@ impl Oracle {
     }
 }
 
-/// Returns two ends; a child inherits the second.
 fn connection() -> (UnixStream, OwnedFd) {
     let (own, other) = UnixStream::pair().unwrap();
     own.set_read_timeout(Some(slowed(PATIENCE))).unwrap();
@@ -169,9 +163,8 @@ fn connection() -> (UnixStream, OwnedFd) {
     (own, other)
 }
 
-/// Starts, checks and kills a user; returns the counts.
 pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
-    // The user would end if one of these were closed.
+    // Keeps these open, because the user ends if one is closed.
     let (mut own, others): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| connection()).unzip();
     let numbers: Vec<_> = others.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let mut user = child_of(test);
@@ -218,7 +211,6 @@ pub fn round(test: &str, dir: &Path, policy: Policy, round: u64) -> Oracle {
     })
 }
 
-/// Kills the user and asserts that nothing remains; returns the disk blocks of its files.
 fn kill(user: &mut Child, dir: &Path, is_killed: &AtomicBool) -> u64 {
     let (files, blocks) = files_of(user.id(), dir);
     is_killed.store(true, Ordering::SeqCst);

@@ -1,17 +1,15 @@
-//! The process to be killed: it makes the steps sent by the oracle's process, and returns what it
-//! read.
+//! The process to be killed: it executes the steps sent by the oracle's process, and returns what
+//! it read.
 //!
-//! It knows no contents, only the keys of its objects.
+//! This process knows no contents, only the keys of its objects.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
 
-/// Bytes of an encoded step.
 pub const STEP: usize = 16;
 
-/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum What {
@@ -27,7 +25,6 @@ pub enum What {
     WriteRegion,
     /// Reads and overwrites the page by plain loads and stores.
     TouchRegion,
-    /// Pins, reads and overwrites the page.
     PinRegion,
 }
 
@@ -51,7 +48,6 @@ impl What {
     }
 }
 
-/// A step of the user.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub what: What,
@@ -77,15 +73,11 @@ impl Step {
     }
 }
 
-/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A temporary refusal.
     Refused,
     Done,
-    /// The place is empty.
     Absent,
-    /// The bytes read.
     Read(Vec<u8>),
 }
 
@@ -120,7 +112,6 @@ impl Answer {
     }
 }
 
-/// Returns the bytes of the object at a place.
 pub fn len_of(at: u32) -> usize {
     1 + (mix(at.into()) % (5 * page() as u64)) as usize
 }
@@ -218,7 +209,6 @@ impl Hand<'_> {
     }
 }
 
-/// Makes the requested steps until the connection ends.
 pub fn serve(storm: &Storm, whose: u64, mut asked: UnixStream) {
     let mut hand = Hand { storm, whose, keys: vec![None; OBJECTS] };
     let mut count = [0; 4];

@@ -1,13 +1,14 @@
 //! The caller's memory that a process shares with its children, some of it volatile.
 //!
-//! [`Family`] has a shared region over each mapping. The first mark makes the region, and children
-//! that are forked later inherit it, so all processes see the same volatile and lost pages. A
-//! region stays even without volatile pages; it ends when a call finds other memory mapped over all
-//! of it. Positions are base pages, numbered from address 0. Lock: the list's, held during a fork,
-//! never during a call on a region, which may wait for a fork.
+//! [`Family`] has shared regions over such mappings. The first mark of a part makes a region, and
+//! children that are forked later inherit the region, so all processes see the same volatile and
+//! lost pages. A region stays even without volatile pages; it ends when a call finds other memory
+//! mapped over all of it. Positions are base pages, numbered from address 0. The list's lock is
+//! held during a fork, and never during a call on a region, because such a call may wait for a
+//! fork.
 //!
-//! The kernel never takes this memory. [`purge`] takes it by address, so only if all of a mapping
-//! still is the same memory. A touch of purged memory finds zeros.
+//! The kernel never takes this memory. [`purge`] takes it by address, so it first checks that all
+//! of a region is still the same memory. A touch of purged memory finds zeros.
 //!
 //! # Safety
 //! The header demands that the caller owns the memory and keeps it mapped while it is volatile.
@@ -42,14 +43,14 @@ pub(in super::super) fn hold_family() -> MutexGuard<'static, Family> {
     lock(&FAMILY)
 }
 
-/// A region, and its pages that no call found replaced: ascending runs.
+/// A region, and the ascending runs of its pages where no call found other memory.
 #[derive(Clone, Debug)]
 struct Entry {
     member: Arc<Member>,
     live: Vec<Extent>,
 }
 
-/// A region over the part of a mapping that no other region covers.
+/// A region over a part of a mapping that no other region covers.
 #[derive(Debug)]
 struct Member {
     shared: Shared,
@@ -72,7 +73,7 @@ impl Member {
         offset(part.start())..offset(part.end())
     }
 
-    /// Returns true if all pages still are the same memory, which can be purged.
+    /// Returns true if all pages are still the same memory, so that a purge is safe.
     fn is_whole(&self) -> bool {
         let range = addresses(self.pages);
         let mut at = range.start;
@@ -102,7 +103,7 @@ impl Family {
     /// The contract of [`references::forget_others`] holds.
     pub(in super::super) unsafe fn forget_parents(&self) {
         for entry in &self.members {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller keeps the contract.
             unsafe { references::forget_others(&entry.member) };
         }
     }
@@ -118,10 +119,9 @@ fn among(pages: Extent) -> Vec<(Arc<Member>, Extent)> {
     found
 }
 
-/// Makes regions until they cover all of `pages`.
 fn adopt(pages: Extent, of: &SharedAt) -> Result<(), Failure> {
     loop {
-        // A new region covers a gap of the whole mapping, so calls on many parts make few regions.
+        // A new region covers a whole gap of the mapping, so calls on many parts make few regions.
         let gaps = lock(&FAMILY).gaps(pages_of(of));
         let Some(gap) = gaps.into_iter().find(|gap| gap.overlaps(pages)) else { return Ok(()) };
         let member = Arc::new(Member::new(gap, of)?);
@@ -141,7 +141,7 @@ pub(super) fn mark(pages: Extent, of: &SharedAt) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds the lost pages to `lost`, even before an error.
+/// Unmarks `pages`. Adds the lost pages to `lost`, also those found before an error.
 pub(super) fn unmark(pages: Extent, lost: &mut Vec<Extent>) -> Result<(), Failure> {
     for (member, part) in among(pages) {
         let told = member.shared.unmark(member.offsets(part))?;
@@ -168,7 +168,7 @@ pub(super) fn forget_replaced(parts: &[Part]) {
         gone.extend((!stays).then(|| Arc::clone(&entry.member)));
         stays
     });
-    // The drop of `gone` ends regions, which is a call on them.
+    // The list is unlocked before the drop of `gone`, because the drop ends regions.
     drop(family);
 }
 
@@ -176,7 +176,7 @@ fn all() -> Vec<Arc<Member>> {
     lock(&FAMILY).members.iter().map(|entry| Arc::clone(&entry.member)).collect()
 }
 
-/// Returns about the bytes that a purge could free.
+/// Returns roughly how many bytes a purge could free.
 pub(in super::super) fn held() -> Bytes {
     let members = all();
     let pages = members.iter().map(|member| {
@@ -186,8 +186,8 @@ pub(in super::super) fn held() -> Bytes {
     Pages::new(pages.sum()).bytes(page_size())
 }
 
-/// Purges up to `target` bytes, rounded up to pages, and returns the bytes freed. Skips memory that
-/// another process purges. Fails only if it freed nothing.
+/// Purges up to `target` bytes, rounded up to pages, and returns the bytes freed. Skips regions
+/// that another process purges, or where other memory is mapped. Fails only if it freed nothing.
 pub(in super::super) fn purge(target: Bytes) -> Result<Bytes, Failure> {
     let (mut freed, mut failed) = (Bytes::ZERO, None);
     for member in all().iter().filter(|member| member.is_whole()) {
@@ -216,7 +216,6 @@ pub(in super::super) fn begin_reclaim() -> bool {
     !runs
 }
 
-/// Notes that no thread purges.
 pub(in super::super) fn end_reclaim() {
     lock(&FAMILY).reclaims = None;
 }

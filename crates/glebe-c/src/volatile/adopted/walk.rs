@@ -1,7 +1,8 @@
-//! [`Walk`]: the parts of a range that can become volatile, up to the first memory that cannot.
+//! [`Walk`] finds the parts of a range that can become volatile. The walk skips holes, and ends at
+//! other memory that cannot.
 //!
 //! Positions are base pages, numbered from address 0. Cost: reads the list of mappings once, and
-//! again for each shared mapping and each hole. No lock.
+//! again for each shared mapping and each hole. Takes no lock.
 
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ pub(super) struct Walk {
     pub(super) parts: Vec<Part>,
     /// The page that stopped the walk, or the end of the last part.
     pub(super) end: u64,
-    /// The first refusal, holes included; `None` if all of the range can be volatile.
+    /// The first refusal, also of a hole; `None` if all of the range can be volatile.
     pub(super) refused: Option<Error>,
 }
 
@@ -84,7 +85,8 @@ impl Walk {
     }
 }
 
-/// Returns the mapping that was refused as shared, if it exists only in memory.
+/// Returns the shared mapping of a refusal. Fails if that mapping cannot be volatile, for example
+/// because its file is on a disk.
 fn shared(refusal: Refusal) -> Result<SharedAt, Refusal> {
     let Refusal::Shared { at, .. } = refusal else { return Err(refusal) };
     vma::shared_at(at).map_err(|why| match why {
@@ -93,7 +95,7 @@ fn shared(refusal: Refusal) -> Result<SharedAt, Refusal> {
     })
 }
 
-/// Returns the first address of the refused memory.
+/// Returns the first address of the refused memory, if the refusal has it.
 pub(super) fn place_of(refusal: &Refusal) -> Option<usize> {
     match refusal {
         Refusal::Unmapped { at }

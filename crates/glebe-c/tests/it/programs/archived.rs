@@ -1,5 +1,5 @@
-//! Runs the C programs with the static library. Most are linked into one program, to link the
-//! library only once.
+//! Runs C programs with the static library. Most are linked into one program, to link the library
+//! only once.
 //!
 //! The library is one object, so a program that calls any of it contains all of it. The name of the
 //! program selects the test. `glebe_vrange.h` may add code that runs before `main`, so each test
@@ -25,7 +25,6 @@ const ALL: [Together; 3] = [
     (&["v10"], &["-D_GNU_SOURCE", V10[0], V10[1]]),
 ];
 
-/// Runs a test program as each of these users.
 pub fn run(source: &str, by: &[By]) {
     if !has("cc") {
         return;
@@ -35,8 +34,8 @@ pub fn run(source: &str, by: &[By]) {
     let mut all = ALL.iter().zip(&PROGRAMS);
     let (together, program) = all.find(|((names, _), _)| names.contains(&name)).expect(name);
     let scratch = Scratch::readable("archived");
-    // Other users can read the copy. `cp` makes it, so that no child of another thread has it open
-    // for writing.
+    // Other users can read the copy. `cp` makes it, because a file that this process writes may
+    // stay open in another thread's child, and then it cannot be run.
     run_it(Command::new("cp").arg(program.get_or_init(|| linked(together))).arg(scratch.path()));
     runs(&scratch.path().join("archived"), source, by);
 }

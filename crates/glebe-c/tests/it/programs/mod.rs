@@ -1,5 +1,5 @@
-//! Runs C and C++ programs that call all of the interface, with both libraries, as the caller and,
-//! if that is root, as a user without privileges.
+//! Runs C and C++ programs that together call all of the interface, with the shared or the static
+//! library, as the caller or, if that is root, as a user without privileges.
 
 mod archived;
 use std::fs;
@@ -61,7 +61,8 @@ enum By {
 
 const BOTH: &[By] = &[By::Caller, By::Other];
 
-/// Returns one user for one of several forms of a program; both if `GLEBE_LONG` asks for that.
+/// Returns `by`, or both users if `GLEBE_LONG` is set. Another form of the program runs as the
+/// other user.
 fn of_several(by: By) -> &'static [By] {
     match by {
         _ if is_long() => BOTH,
@@ -72,7 +73,7 @@ fn of_several(by: By) -> &'static [By] {
 
 fn runs(program: &Path, source: &str, by: &[By]) {
     let is_root = glebe::internal::sys::processes::process::effective_user() == 0;
-    // If several programs are linked into one, this name selects.
+    // If several programs are linked into one, this name selects the test.
     let name = source.split('.').next().expect("a name");
     let ends_well = |command: &mut Command| {
         let output = run(command.arg0(name).current_dir("/"));
@@ -85,13 +86,13 @@ fn runs(program: &Path, source: &str, by: &[By]) {
         } else if *user == By::Other {
             println!("skipped: {source} as another user (the caller is not root)");
         }
-        // Without root, the caller runs the program once.
+        // Without root, the program runs once, as the caller.
         if *user == By::Caller || is_root || by.len() == 1 {
             ends_well(&mut command);
         }
     }
     if source == "place.c" && by.contains(&By::Caller) {
-        // Without rseq, its reserves have counted writers.
+        // Without restartable sequences, the program's reserves have counted writers.
         ends_well(Command::new(program).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0"));
     }
 }
@@ -103,7 +104,8 @@ fn compile_and_run(compiler: &str, options: &[&str], source: &str, by: &[By]) {
     }
 }
 
-/// Uses the shared library as the caller, and the static one as the other user.
+/// Uses the shared library as the caller and the static one as the other user; each as both with
+/// `GLEBE_LONG`.
 fn from_c(source: &str) {
     compile_and_run("cc", &["-std=c99"], source, of_several(By::Caller));
     archived::run(source, of_several(By::Other));
@@ -163,7 +165,7 @@ fn a_program_of_the_patches_builds_unchanged_from_cpp() {
     }
 }
 
-/// The purging thread runs if a call or the header asks for it.
+/// A call, or the macro `GLEBE_VRANGE_RECLAIM`, starts the thread that purges.
 #[test]
 fn memory_that_a_process_shares_with_its_children_is_volatile() {
     from_c("family.c");
@@ -172,7 +174,6 @@ fn memory_that_a_process_shares_with_its_children_is_volatile() {
     from_cpp("family.cpp");
 }
 
-/// The names of a patched kernel's headers are defined only on request.
 #[test]
 fn the_names_of_the_patches_are_defined_on_request() {
     if !has("cc") {

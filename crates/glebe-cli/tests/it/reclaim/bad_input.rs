@@ -58,7 +58,7 @@ fn a_file_that_is_none_of_the_kind_is_named_with_the_reason() {
     };
     copy("version", 1, 7);
     copy("granules", 4, u64::MAX);
-    // Needs terabytes of address space and a bit for each page of it.
+    // This file claims 2^42 granules, which need more than the address space.
     copy("vast", 4, 1 << 42);
     copy("cut", 1, 1).set_len(1 << 12).unwrap();
     let cases = [

@@ -13,8 +13,8 @@ use rustix::process::Signal;
 use super::purging::{glebe, patience, Purging};
 use super::{lost, mark, mib, Fake, Tmpfs};
 
-/// Returns a time in which the command checks the files once, or twice with `GLEBE_LONG`. It checks
-/// every second.
+/// Returns a time for one check of the files, or two with `GLEBE_LONG`. The command checks every
+/// second.
 fn a_look() -> Duration {
     Duration::from_millis(if is_long() { 2300 } else { 1300 })
 }
@@ -102,7 +102,7 @@ fn pins_over_the_quota_are_told_until_they_fall() {
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     drop(some);
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
-    // The pins fell below the quota, so the log warns again.
+    // The pins fell below the quota since the last warning, so the log warns again.
     let all = shared.pin(mib(0, 8)).unwrap();
     purging.says(&over.replace("3 MiB", "8 MiB"));
     drop((all, more));

@@ -53,7 +53,7 @@ fn random_state_keeps_no_other_file_from_being_purged() {
     let time = a_while();
     fake.lack(Bytes::mib(4));
     while begin.elapsed() < time {
-        // Spares the first 9 words, which hold the layout.
+        // Does not overwrite the first 9 words, which hold the layout.
         let at = 9 * 8 + numbers.next() % (state - 9 * 8 - 8) / 8 * 8;
         let at = if numbers.next() % 2 == 0 { page + at % page } else { at };
         let value = match numbers.next() % 3 {
@@ -89,7 +89,8 @@ fn a_file_that_is_cut_while_it_is_purged_is_left_and_others_are_not() {
     while begin.elapsed() < time {
         for len in [whole, page, whole, page * 5, whole - 1] {
             file.set_len(len).unwrap();
-            // The words say marked and present, so the purger purges the file while it is cut.
+            // The words say marked and present, so the purger tries to purge the file while it is
+            // cut.
             let words = 0b1001_u64.to_ne_bytes().repeat(256);
             let _ = file.write_all_at(&words, page).map(|()| file.set_len(len));
             thread::sleep(Duration::from_millis(1));
@@ -102,7 +103,7 @@ fn a_file_that_is_cut_while_it_is_purged_is_left_and_others_are_not() {
     assert_eq!(purging.end().code(), Some(0));
 }
 
-/// Locks the purger's byte with F_OFD_SETLK until the input ends.
+/// Python program that locks the purger's byte (F_OFD_SETLK) until its input ends.
 const LOCK: &str = "
 import fcntl, struct, sys
 file = open(sys.argv[1], 'r+b')

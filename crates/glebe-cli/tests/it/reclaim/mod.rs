@@ -72,7 +72,6 @@ pub(crate) fn mark(shared: &Shared, range: Range<Bytes>, priority: u8) {
     shared.mark(range, Priority::new(priority).unwrap(), Order::Fifo).unwrap();
 }
 
-/// Unmarks the file and returns the purged bytes.
 pub(crate) fn lost(shared: &Shared) -> Bytes {
     let purged = shared.unmark(Bytes::ZERO..shared.len()).unwrap();
     purged.pages().bytes(glebe::page_size())
@@ -81,7 +80,7 @@ pub(crate) fn lost(shared: &Shared) -> Bytes {
 pub(crate) struct Fake(pub PathBuf);
 
 impl Fake {
-    /// Makes a group with a limit of 1 GiB and no usage.
+    /// Makes the files of a fake memory cgroup with a limit of 1 GiB and no usage.
     pub(crate) fn new(dir: &Tmpfs) -> Self {
         let fake = Self(dir.join("group"));
         fs::create_dir(&fake.0).unwrap();

@@ -1,4 +1,4 @@
-//! Tests the order in which `--once` and `--dry-run` purge several files.
+//! Tests the order of purges in several files by `--once`, and that `--dry-run` predicts it.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -63,7 +63,7 @@ fn ages_alternate_between_files_to_the_granule() {
             let at = Bytes::new(granule * super::GRANULE.get());
             at..at + super::GRANULE
         };
-        // In `one`, younger marks are in front.
+        // In `one`, younger marks have lower offsets.
         mark(&one, range(granules - 1 - granule), 4);
         // Ages are microseconds, and must differ.
         sleep(Duration::from_micros(2));

@@ -24,7 +24,6 @@ fn the_second_purger_of_a_file_says_so_and_ends_or_waits() {
     let mut second = Purging::start([path.to_str().unwrap(), "--wait"]);
     second.says("cache: another purger has it");
     assert_eq!(second.listen(Duration::from_millis(1500)), Vec::<String>::new());
-    // The end of the first purger releases its claim.
     drop(first);
     second.says("cache: 1 MiB");
     second.ends_well();

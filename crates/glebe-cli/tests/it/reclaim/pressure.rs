@@ -1,5 +1,5 @@
 //! Tests that the kernel kills no process while marked memory remains. Two processes in a memory
-//! cgroup share a file, and one uses up memory at a known speed. The purger is outside.
+//! cgroup share a file, and one uses up memory at a known speed. The purger runs outside the group.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use glebe_testing::cgroup::{enter, Group};
 
 const LIMIT: Bytes = Bytes::mib(192);
 const CACHE_MIB: u64 = 112;
-/// Memory that is used up; exceeds what the limit leaves.
+/// Memory that the second process uses up, more than the limit leaves.
 const RISE: Bytes = Bytes::mib(112);
 const A_SECOND: Bytes = Bytes::mib(100);
 const ROLE: &str = "GLEBE_TEST_RECLAIM_GROUP";
@@ -67,7 +67,7 @@ fn a_rise_is_met_before_the_kernel_kills() {
     let mut filler = child(&group, "fill", &path).spawn().unwrap();
     let mut lines = BufReader::new(filler.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.ends_with("filled")), "it ended");
-    // The purger starts after the fill, a much faster rise.
+    // Starts the purger after the fill, so that the purger sees only the slower rise.
     let options = ["-v", "--wait", "--cgroup", group.dir().to_str().unwrap()];
     let mut purging = Purging::start(options.iter().copied().chain([path.to_str().unwrap()]));
     purging.says("cache: 112 MiB in granules");
@@ -80,7 +80,7 @@ fn a_rise_is_met_before_the_kernel_kills() {
     drop(filler.stdin.take());
     let lost = lines.find_map(|line| line.strip_prefix("lost ")?.parse::<u64>().ok()).unwrap();
     assert!(filler.wait().unwrap().success());
-    // The missing memory and the margin are purged, but not everything.
+    // At least the missing memory is purged, but not everything.
     let missing = CACHE_MIB + (RISE.get() >> 20) - (LIMIT.get() >> 20);
     println!("{lost} MiB were purged; {missing} MiB were missing");
     assert!((missing..CACHE_MIB).contains(&lost), "{lost} MiB, missing {missing}");

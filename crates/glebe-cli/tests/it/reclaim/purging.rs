@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use glebe_testing::time::{slowed, wait_until};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// Limit of waits that normally take at most a second.
 pub(crate) fn patience() -> Duration {
     slowed(Duration::from_secs(20))
 }
@@ -46,7 +45,7 @@ impl Purging {
         Self { child, lines, said: Vec::new() }
     }
 
-    /// Waits for a line that contains `text`; drops earlier lines.
+    /// Waits for a line that contains `text`; skips earlier lines.
     #[track_caller]
     pub(crate) fn says(&mut self, text: &str) -> String {
         let end = Instant::now() + patience();

@@ -12,7 +12,8 @@ use super::{cc, ok, said, Place, LIBRARY, MAPS};
 #[path = "../../../../glebe-preload/tests/it/libraries.rs"]
 mod libraries;
 
-/// Prints its process number and ends with `exit`, which many shells do not.
+/// C program that prints its process number. It ends by `exit`, so that the allocator prints; many
+/// shells end by `_exit`.
 const PROGRAM: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -68,7 +69,7 @@ fn statistics_are_printed_at_exit_and_only_if_asked_for() {
 
 #[test]
 fn a_file_for_each_process_has_its_statistics() {
-    // The path is relative to a folder that the program leaves.
+    // The file's path is relative to a folder that the program leaves.
     let Some((place, out, err)) = run(&["--stats=json:%p.json"], "start") else { return };
     let pids: Vec<&str> = out.lines().collect();
     assert!(pids.len() == 2 && err.is_empty(), "{out}{err}");

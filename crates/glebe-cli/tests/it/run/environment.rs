@@ -84,7 +84,7 @@ fn options_count_in_the_order_that_the_manual_says() {
     }
     let here = place.path("out.json");
     assert_eq!(options("", &["--stats=out.json"]), format!("stats={},pid=N", here.display()));
-    // The allocator expands %p in a path, so the command must escape the folder's name.
+    // The allocator expands %p in a path, so the command must escape `%` in the folder's name.
     let folder = place.path("50%p");
     std::fs::create_dir(&folder).unwrap();
     let flags = ["--malloc", "--stats=%p", "--", "env"].map(OsStr::new);

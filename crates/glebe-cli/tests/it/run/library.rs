@@ -27,7 +27,7 @@ fn beside_the_command_comes_first_then_the_folders_of_the_prefix() {
             return;
         }
     }
-    // A link to the command finds the same library.
+    // The command finds the same library if a link starts it.
     let link = place.path("link");
     symlink(place.path("bin/glebe"), &link).unwrap();
     for folder in folders {
@@ -105,7 +105,6 @@ fn a_path_that_the_loader_would_split_is_refused_with_the_reason() {
         let line = refused(place.command(&flags).arg("true"), 125);
         assert!(line.contains(&format!("because of the {byte}")), "{line}");
         assert!(line.contains(library.to_str().unwrap()), "{line}");
-        // The message suggests a link.
         symlink(&library, place.path("link.so")).unwrap();
         let flags = ["--malloc", "--lib", "link.so", "cat", super::MAPS].map(OsStr::new);
         assert!(ok(&mut place.command(&flags)).contains(library.to_str().unwrap()));

@@ -1,4 +1,4 @@
-//! Tests that names of programs mean what execvp takes them for.
+//! Tests that `glebe run` finds programs as execvp(3) does.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -27,8 +27,8 @@ fn the_first_that_may_be_executed_in_path_is_taken() {
     let found = |path: &str| ok(place.malloc("prog", &[]).env("PATH", path)).trim().to_owned();
     assert_eq!(found(&path(&["nothing", "folder", "plain", "first", "second"])), "first");
     assert_eq!(found(&path(&["second", "first"])), "second");
-    // A relative folder, and an empty one, which means the working directory.
     assert_eq!(found("second"), "second");
+    // An empty folder in PATH means the working directory.
     place.write("prog", "#!/bin/sh\necho here\n");
     for empty in ["", ":/nothing", "/nothing:", "/nothing::/bin"] {
         assert_eq!(found(empty), "here", "{empty:?}");
@@ -66,7 +66,8 @@ fn what_is_not_there_or_cannot_be_executed_has_the_status_of_env() {
         ("/dev/null", 126),
     ];
     for (name, status) in cases {
-        // PATH has only searchable folders: execvp treats others differently.
+        // PATH has only searchable folders, because execvp treats others differently from `glebe
+        // run`.
         let path = "/usr/bin:/bin";
         let line = refused(place.malloc(name, &[]).env("PATH", path), status);
         assert!(line.contains(name.trim_start_matches("./")), "{line}");

@@ -1,5 +1,5 @@
-//! Tests `glebe run`: the program's environment, and refused programs, which would have run without
-//! the library. A stand-in library replaces the allocator, except in `allocator.rs`.
+//! Tests `glebe run`: the program's environment, and that programs in which the library would have
+//! no effect are refused. A stand-in library replaces the allocator, except in `allocator.rs`.
 
 mod allocator;
 mod bad_input;
@@ -21,7 +21,6 @@ use std::sync::OnceLock;
 
 use glebe_testing::Scratch;
 
-/// The kernel's overflow uid, without privileges.
 const NOBODY: u32 = 65_534;
 const LIBRARY: &str = "libglebe_malloc.so";
 const MAPS: &str = "/proc/self/maps";
@@ -37,7 +36,7 @@ impl Place {
         place
     }
 
-    /// Also puts a library beside the command. Returns `None` without a compiler.
+    /// Makes a place with a library in the command's folder. Returns `None` without a compiler.
     fn with_library() -> Option<Self> {
         let place = Self::new();
         place.add_library("bin")?;
@@ -66,8 +65,8 @@ impl Place {
 
     /// Writes a file that everybody may execute.
     ///
-    /// Another process writes: a child forked by another thread of this process could inherit the
-    /// writable descriptor, and nobody could execute the file.
+    /// Another process writes the file, because a forked child of this process could hold the file
+    /// open for writing, and such a file cannot run.
     fn write(&self, name: impl AsRef<OsStr>, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         let mut shell = Command::new("sh");
@@ -91,7 +90,6 @@ impl Place {
         self.copy(cat.expect("cat"), name)
     }
 
-    /// Returns `glebe run` with these arguments and only PATH in its environment.
     fn command(&self, arguments: &[&OsStr]) -> Command {
         let mut command = Command::new(self.path("bin/glebe"));
         command.arg("run").args(arguments).current_dir(self.0.path()).env_clear();
@@ -106,7 +104,6 @@ impl Place {
     }
 }
 
-/// Compiles C. On failure, says that the test is skipped.
 fn cc(source: &str, to: &Path, options: &[&str]) -> bool {
     let from = to.with_extension("c");
     fs::write(&from, source).unwrap();
@@ -142,7 +139,7 @@ fn ok(command: &mut Command) -> String {
     out
 }
 
-/// Asserts that the command did not run its program and returns its one line.
+/// Asserts that `command` ends with `status` and runs no program. Returns the error line.
 fn refused(command: &mut Command, status: i32) -> String {
     let output = command.output().unwrap();
     let (out, err) = said(&output);
@@ -159,7 +156,6 @@ fn takes_library(library: &Path, program: &mut Command) -> bool {
     said(&output).0.contains(library.to_str().unwrap())
 }
 
-/// Removes privileges. Returns `None` if the caller is not root.
 fn as_nobody(command: &mut Command) -> Option<&mut Command> {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
         println!("skipped: as uid {NOBODY} (the caller is not root)");

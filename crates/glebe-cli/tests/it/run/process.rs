@@ -1,4 +1,5 @@
-//! Tests that this process becomes the program: number, status, signals and descriptors.
+//! Tests that the process of `glebe run` becomes the program: number, status, signals and
+//! descriptors.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -53,13 +54,13 @@ fn input_folder_and_descriptors_are_the_caller_s() {
     assert_eq!(child.wait_with_output().unwrap().stdout, b"through");
     let folder = ok(&mut place.malloc("pwd", &["-P"]));
     assert_eq!(folder.trim(), std::fs::canonicalize(place.0.path()).unwrap().to_str().unwrap());
-    // `glebe run` adds no descriptor to the inherited ones.
+    // `glebe run` adds no descriptor to those that it inherits.
     let mut bare = Command::new("ls");
     assert_eq!(ok(&mut place.malloc("ls", &["/proc/self/fd"])), ok(bare.arg("/proc/self/fd")));
 }
 
-/// Returns the signal bits in `line` of the status of a program that glebe runs after the shell
-/// code `caller`.
+/// Returns the bits of `line` in `/proc/self/status` of a program. A shell runs `caller`, then
+/// starts the program by `glebe run`.
 fn signals(place: &Place, caller: &str, line: &str) -> u64 {
     let glebe = "exec \"$0\" run --malloc -- cat /proc/self/status";
     let mut shell = Command::new("sh");
@@ -74,7 +75,7 @@ fn ignored_signals_stay_ignored_and_no_others_are() {
     let Some(place) = Place::with_library() else { return };
     let bit = |signal: Signal| 1_u64 << (signal.as_raw() - 1);
     let both = bit(Signal::PIPE) | bit(Signal::USR1);
-    // The caller of this test may ignore signals.
+    // The caller of this test may already ignore USR1.
     let default = signals(&place, "", "SigIgn:") & both;
     assert_eq!(default & bit(Signal::PIPE), 0);
     assert_eq!(signals(&place, "trap '' PIPE; ", "SigIgn:") & both, default | bit(Signal::PIPE));

@@ -1,4 +1,5 @@
-//! Tests that programs are refused if the loader would ignore the library, and that it does.
+//! Tests that `glebe run` refuses programs whose loader ignores the library, and that the loader
+//! does ignore it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{chown, PermissionsExt};
@@ -49,7 +50,8 @@ fn a_program_for_another_c_library_is_refused() {
         let line = refused(&mut place.malloc(&program, &[]), 125);
         assert!(line.contains(&format!("uses {libc} (its loader is {loader})")), "{line}");
     }
-    // A GNU loader at another path is accepted; the kernel then refuses.
+    // A GNU loader's name is accepted at any path. Here execve(2) fails, because the file is
+    // missing.
     let Some(program) = place.compile("nix", &["-Wl,--dynamic-linker=/nix/ld-linux.so.2"]) else {
         return;
     };
@@ -88,7 +90,7 @@ fn a_damaged_program_cannot_be_executed() {
     let Some(place) = Place::with_library() else { return };
     let cat = place.cat("cat");
     let whole = fs::read(&cat).unwrap();
-    // Headers beyond the end, a loader path that is too long, truncated files.
+    // The files have headers beyond the end, a loader path that is too long, or a missing end.
     let part = |index: usize| 64 + 56 * index;
     let is_loader = |index: &usize| whole[part(*index)..][..4] == 3_u32.to_ne_bytes();
     let loader = (0..13).find(is_loader).expect("a loader's path");

@@ -1,4 +1,4 @@
-//! Tests that scripts are followed to their interpreter, as in the kernel.
+//! Tests that `glebe run` follows scripts to their interpreter, as the kernel does.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use super::{ok, refused, Place, MAPS};
 
-/// Writes scripts `s1` to `s<count>`, each the interpreter of the one before, the last read by
-/// `by`.
+/// Writes scripts `s1` to `s<count>`, each with the next as its interpreter. The interpreter of the
+/// last is `by`.
 fn chain(place: &Place, count: u32, by: &str) -> PathBuf {
     for number in 1..=count {
         let next = place.path(format!("s{}", number + 1)).display().to_string();
@@ -24,7 +24,7 @@ fn a_script_is_run_with_the_library_in_its_interpreter() {
     let library = place.library().display().to_string();
     let script = place.write("script", format!("#!/bin/sh -e\ncat {MAPS} /proc/$$/maps\n"));
     assert_eq!(ok(&mut place.malloc(&script, &[])).matches(&library).count() % 2, 0);
-    // A shell runs a file without `#!`. Interpreters may be relative.
+    // execvp(3) runs a file without `#!` in a shell. Paths of interpreters may be relative.
     let plain = place.write("plain", format!("exec cat {MAPS}\n"));
     assert!(ok(&mut place.malloc(&plain, &[])).contains(&library));
     place.cat("own-cat");

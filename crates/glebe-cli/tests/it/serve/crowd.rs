@@ -1,4 +1,4 @@
-//! Tests that 10,000 connections are served and further ones refused.
+//! Tests that 10,000 connections are served and further connections are refused.
 
 use std::io::{Read, Write};
 
@@ -7,12 +7,11 @@ use rustix::process::{getrlimit, setrlimit, Resource};
 use super::{dialogue, list, Serving};
 
 const SERVED: usize = 10_000;
-/// Descriptors of the test besides its connections.
 const OWN: u64 = 200;
 
 #[test]
 fn ten_thousand_connections_are_served_and_the_next_are_refused() {
-    // The limit of descriptors applies to the whole process.
+    // Runs alone, because the limit of descriptors applies to the whole process.
     glebe_testing::alone!();
     let mut limit = getrlimit(Resource::Nofile);
     let needed = SERVED as u64 + OWN;
@@ -41,7 +40,6 @@ fn ten_thousand_connections_are_served_and_the_next_are_refused() {
     for row in ["STAT curr_connections 10001", "STAT rejected_connections 20"] {
         assert!(stats.iter().any(|other| other == row), "no {row} in {stats:?}");
     }
-    // Closed connections make room for new ones.
     conns.truncate(SERVED / 2);
     let begin = std::time::Instant::now();
     while conns.len() < SERVED {

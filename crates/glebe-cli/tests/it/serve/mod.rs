@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use glebe_testing::time::{slowed, wait_until};
 
-/// Limit of waits that normally take no time.
 fn patience() -> Duration {
     slowed(Duration::from_secs(20))
 }
@@ -89,7 +88,6 @@ fn dialogue(stream: &mut (impl Read + Write), says: &str, hears: &str) {
     assert_eq!(String::from_utf8_lossy(&got).replace("\r\n", "\n"), hears);
 }
 
-/// Sends a command and returns the answer before `END`.
 fn list(stream: &mut (impl Read + Write), says: &str) -> Vec<String> {
     stream.write_all(format!("{says}\r\n").as_bytes()).expect("taken");
     let mut reader = BufReader::new(stream);

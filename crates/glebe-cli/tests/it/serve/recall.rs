@@ -24,7 +24,7 @@ fn stat(stream: &mut TcpStream, name: &str) -> u64 {
     row.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {rows:?}"))
 }
 
-/// Items of 100 kB in two thirds of the reserve; in a fuller one the index may lack room.
+/// Number of items of 100 kB. With more items the index may lack memory.
 const ITEMS: usize = 70;
 
 fn fill(stream: &mut TcpStream) {
@@ -64,7 +64,7 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     let lost = stat(&mut stream, "recalled_items") + stat(&mut stream, "evictions");
     assert_eq!(left as u64 + lost, ITEMS as u64);
 
-    // The end of the asking process returns the memory.
+    // The server gets the memory back when the process of `glebe recall` ends.
     holding.child.kill().expect("killed");
     let is_back = || stat(&mut stream, "limit_now") >= limit;
     wait_until("the memory is back", Duration::from_secs(20), is_back);
@@ -104,7 +104,7 @@ fn the_only_server_is_found_and_of_two_one_is_to_be_named() {
     };
     let start = || {
         let mut command = glebe();
-        command.args(["serve", "--memcached", "-m", "8", "-l", "127.0.0.1:0"]);
+        command.args(["serve", "-m", "8", "-l", "127.0.0.1:0"]);
         Serving::start(command.env("XDG_RUNTIME_DIR", scratch.path()), 3)
     };
     // Root also finds servers of other users.

@@ -11,7 +11,7 @@ use glebe_testing::Scratch;
 
 use super::{dialogue, glebe, list, patience, Serving};
 
-/// Returns a command that hands its standard input to the server as systemd hands over a socket.
+/// Returns a command that passes `socket` to the server as systemd passes a listening socket.
 fn handing_over(socket: OwnedFd, options: &str) -> Command {
     let mut command = Command::new("sh");
     let program = env!("CARGO_BIN_EXE_glebe");
@@ -26,7 +26,7 @@ fn handing_over(socket: OwnedFd, options: &str) -> Command {
 fn a_socket_that_is_handed_over_is_served_and_no_other() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let address = listener.local_addr().expect("an address");
-    // Waits in the backlog until the server starts.
+    // This connection waits in the backlog until the server starts.
     let mut early = TcpStream::connect(address).expect("connect");
     early.set_read_timeout(Some(patience())).expect("a timeout");
     let scratch = Scratch::new("notify");
@@ -90,7 +90,7 @@ fn who_is_let_in_finds_the_number_of_the_process_and_is_answered() {
     let written = fs::read_to_string(&pid).expect("the file is there");
     assert_eq!(written.trim_end(), serving.child.id().to_string());
     dialogue(&mut stream.expect("a connection"), "mn\n", "MN\n");
-    // A second server leaves socket and pid file alone.
+    // A second server does not touch socket and pid file.
     let refused = command.output().expect("the program starts");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains(": in use"), "{said}");

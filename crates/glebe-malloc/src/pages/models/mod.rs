@@ -1,8 +1,8 @@
 //! Checks the protocol of slices with the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
 //! A cell is a slice's memory: its owner uses it, and a call writes it, as the kernel may after
-//! marking. The checker finds unordered accesses. The model that must fail takes a slice without
-//! awaiting the call: a program once lost data in this way.
+//! marking. The checker finds unordered accesses. A model that must fail takes a slice without
+//! awaiting the call: a program once lost data in this way. Another counts a free before its slice.
 
 use std::sync::Arc;
 
@@ -32,7 +32,6 @@ unsafe impl Sync for Model {}
 unsafe impl Send for Model {}
 
 impl Model {
-    /// Returns a freed slice.
     fn hot() -> Arc<Self> {
         let model = Self {
             state: State::default(),
@@ -62,7 +61,7 @@ impl Model {
         self.state.take().unwrap_or_else(|| self.state.take_after_call(&self.right, none))
     }
 
-    /// Uses and frees the slice. A gone one must be zero.
+    /// Uses and frees the slice. If it was gone, it must read as zero.
     fn reuse(&self, value: u64) {
         if self.take() == Slice::Gone {
             assert_eq!(self.read(), GONE, "what is gone reads as zeros");
@@ -73,7 +72,6 @@ impl Model {
         assert!(self.state.free(Turn::of(2)));
     }
 
-    /// Marks or drops a free slice.
     fn call(&self, becomes: Slice) {
         let held = self.right.take();
         if self.state.claim(|_| true).is_some() {
@@ -151,7 +149,7 @@ fn orphan() -> Arc<Model> {
 }
 
 impl Model {
-    /// Makes a slice hot that was left claimed, like the space.
+    /// Takes the right. Makes a slice hot that was left claimed, as the space does.
     fn hold(&self) -> Held<'_> {
         let held = self.right.take();
         if held.is_inherited {
@@ -185,7 +183,6 @@ fn what_was_claimed_before_a_fork_is_repaired_once() {
     });
 }
 
-/// Returns two used slices of a unit.
 fn unit() -> Arc<(Unit, [State; 2])> {
     let both = (Unit::default(), [State::default(), State::default()]);
     both.1.iter().for_each(|state| assert_eq!(state.take(), Some(Slice::Gone)));

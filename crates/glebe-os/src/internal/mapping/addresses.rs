@@ -1,14 +1,14 @@
 //! [`Addresses`] reserves a range over which pieces of files are mapped.
 //!
-//! Offsets and lengths are bytes, in whole pages of the files. A touch outside all pieces raises
-//! SIGSEGV. No lock: the caller decides who uses which part.
+//! Offsets and lengths are bytes, in whole pages of the files. An access outside all pieces raises
+//! SIGSEGV. Concurrent callers must use different parts.
 //!
-//! A process at the limit on its mappings cannot map over others, so it could not clear a part. So
-//! a *spare* page behind the range is a mapping of its own until `clear` needs it.
+//! A process at the limit on its mappings cannot map over a part to clear it. So a *spare* page
+//! behind the range is a mapping of its own; `clear` merges it if needed, which frees two mappings.
 //!
 //! # Safety
 //! Nothing else is mapped in the range from `mmap` to the drop. A child lacks the pieces and may
-//! have other memory there: placing and clearing panic, and the drop unmaps nothing.
+//! have other memory there, so placing and clearing panic, and the drop unmaps nothing.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -29,15 +29,14 @@ pub struct Piece {
     pub len: Bytes,
 }
 
-/// The spare, and a page on either side.
+/// The spare page, and a page on either side.
 const SPARE_PAGES: u64 = 3;
 
 #[derive(Debug)]
 pub struct Addresses {
-    /// First multiple of the page size.
+    /// First address that is a multiple of the page size.
     addr: usize,
     len: Bytes,
-    /// Address and length of the whole range.
     whole: (usize, Bytes),
     has_spare: MappedByte,
     locks: bool,
@@ -76,25 +75,25 @@ impl Addresses {
         self.guard.is_child()
     }
 
-    /// Maps pieces side by side from `offset`, not for children. After an error,
-    /// [`Addresses::clear`] removes those already mapped.
+    /// Maps pieces of `file` side by side from `offset` on. Forked children do not get them. After
+    /// an error, [`Addresses::clear`] removes the pieces already mapped.
     pub fn place(&self, offset: Bytes, file: &MemFile, pieces: &[Piece]) -> Result<(), OsError> {
         let len = pieces.iter().fold(Bytes::ZERO, |sum, piece| sum + piece.len);
         let start = self.checked(offset, len);
         let mut at = start;
         for piece in pieces {
-            // SAFETY: in the range, as checked; no part has two users.
+            // SAFETY: `checked` found the pieces in the range; the caller alone uses this part.
             unsafe { file.map_over(at, piece.offset, piece.len)? };
             at += piece.len.as_usize();
         }
-        // SAFETY: in the range, as checked; changes no bytes.
+        // SAFETY: `checked` found the pieces; the advice changes no bytes.
         unsafe { advise(start, len, Advice::DontFork) }
     }
 
-    /// Removes the pieces of a part. After an error, pieces may remain.
+    /// Unmaps the pieces in a range. After an error, pieces may remain.
     pub fn clear(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len);
-        // SAFETY: in the range, as checked; its users are gone.
+        // SAFETY: `checked` found the part in the range; nobody uses the part.
         let clear = || unsafe { clear(at, len, false) };
         let mut cleared = clear();
         if cleared.as_ref().is_err_and(|why| why.kind() == ErrorKind::OutOfMemory)
@@ -104,7 +103,7 @@ impl Addresses {
             cleared = clear();
         }
         if self.locks && cleared.is_ok() {
-            // SAFETY: in the range, as checked.
+            // SAFETY: `checked` found the part in the range.
             let _ = unsafe { commit::unlock(at, len) };
         }
         if cleared.is_ok() && self.has_spare.load(Ordering::Relaxed) == 0 {
@@ -113,12 +112,12 @@ impl Addresses {
         cleared
     }
 
-    /// Splits the spare off as a mapping, or merges it again, which frees two mappings.
+    /// Makes the spare page a mapping of its own (`keep`), or merges it with its neighbours.
     fn keep_spare(&self, keep: bool) {
         let page = page_size().bytes();
         let (at, len) = self.whole;
         let spare = at + len.as_usize() - 2 * page.as_usize();
-        // SAFETY: behind the usable range, between two pages of addresses.
+        // SAFETY: nobody uses the spare page.
         let made = unsafe { make_readable(spare, page, keep) };
         self.has_spare.store(u8::from(keep && made.is_ok()), Ordering::Relaxed);
     }

@@ -1,11 +1,8 @@
 //! [`Mapping::gathered`] and [`Mapping::joined`] move parts of mappings side by side. Pages keep
-//! their frames and bytes.
+//! their frames.
 //!
-//! Each stretch becomes a VMA, which `vm.max_map_count` limits. A move costs about 8 µs. Offsets
-//! and lengths are bytes. Source: mremap(2).
-//!
-//! # Safety
-//! Owners give mappings up whole, so nobody refers to their bytes by address.
+//! Each stretch becomes a VMA, and `vm.max_map_count` limits the number of VMAs. A move costs about
+//! 8 µs. Source: mremap(2).
 #![allow(unsafe_code)]
 
 use super::Mapping;
@@ -26,7 +23,7 @@ impl Stretch {
         self.offset + self.len
     }
 
-    /// Joins `pages` (mapping, page index) into the fewest stretches, in their order.
+    /// Joins neighbours in `pages` (mapping, page index) into stretches, and keeps their order.
     pub fn of_pages(pages: impl Iterator<Item = (usize, u64)>, page: PageSize) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for (part, index) in pages {
@@ -50,8 +47,8 @@ impl Mapping {
     }
 
     /// Makes one mapping of `stretches`, in their order, at a multiple of `align`, and unmaps the
-    /// rest. Each part is one VMA of private memory that children do not get; all have one page
-    /// size. On failure unmaps everything.
+    /// rest. Each part must be one VMA of private memory that children do not get, and all parts
+    /// must have one page size. If a move fails, unmaps all parts.
     pub fn gathered(
         parts: Vec<Self>,
         stretches: &[Stretch],
@@ -61,8 +58,8 @@ impl Mapping {
         Self::side_by_side(parts, stretches, page, align)
     }
 
-    /// Makes one mapping of several, in their order, at a multiple of `align`. Children get none of
-    /// them. Each length keeps the next mapping aligned to its pages.
+    /// Makes one mapping of several, in their order, at a multiple of `align`. Forked children must
+    /// get none of the parts. Each part must begin at a multiple of its page size in the result.
     pub fn joined(parts: Vec<Self>, align: PageSize) -> Result<Self, OsError> {
         let stretches: Vec<Stretch> =
             parts.iter().enumerate().flat_map(|(n, part)| part.as_stretches(n)).collect();
@@ -90,7 +87,7 @@ impl Mapping {
         Ok(if is_noted { all.noted() } else { all })
     }
 
-    /// Moves the mapping to addresses set aside for it. On failure unmaps it.
+    /// Moves the mapping to addresses set aside for it, or unmaps the mapping if that fails.
     pub(super) fn moved_to(mut self, addr: usize) -> Result<Self, OsError> {
         let (len, page, file) = (self.len, self.page, self.file.take());
         let (in_child, is_borrowed, guard) = (self.in_child, self.is_borrowed, self.guard);
@@ -108,8 +105,7 @@ impl Mapping {
         let starts = std::iter::once(Bytes::ZERO).chain(moved.iter().map(Stretch::end));
         let ends = moved.iter().map(|stretch| stretch.offset).chain([self.len]);
         for (from, to) in starts.zip(ends) {
-            // SAFETY: the owner gives this up; moved stretches, which others may reuse, are left
-            // out.
+            // SAFETY: the owner gives the mapping up, and the calls leave out the moved stretches.
             unsafe { unmap_between(self.addr + from.as_usize(), self.addr + to.as_usize()) };
         }
         (self.file, self.seams, self.own) = (None, Vec::new(), None);
@@ -118,15 +114,15 @@ impl Mapping {
 }
 
 /// Moves `stretches` to addresses set aside from `to` on, and unmaps the rest of `parts`. On
-/// failure unmaps all of both, except the target of a failed move that the kernel tried: others may
-/// have mapped memory there.
+/// failure unmaps all parts and targets, except the failed move's target if the kernel may have
+/// unmapped it, because other memory may be there by now.
 fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(), OsError> {
     let mut at = to;
     let mut outcome = Ok(());
     let mut moved = Vec::with_capacity(stretches.len());
     for stretch in stretches {
         let from = parts[stretch.part].addr + stretch.offset.as_usize();
-        // SAFETY: the caller gives up the parts; the target is set aside.
+        // SAFETY: the caller gives up the parts, and the target addresses hold nothing.
         outcome = unsafe { place::move_to(from, stretch.len, at) };
         if outcome.is_err() {
             break;

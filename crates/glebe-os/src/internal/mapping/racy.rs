@@ -1,5 +1,5 @@
 //! [`copy`] and [`zero`] access bytes that another thread may write at the same time. Assembly or
-//! volatile accesses keep the compiler from assuming anything about these bytes.
+//! volatile accesses keep the compiler from assuming that no other thread does.
 
 #![allow(unsafe_code)]
 
@@ -9,43 +9,43 @@ use std::arch::asm;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const VECTOR: usize = 16;
 
-/// Bytes below which a string move is slower than vectors.
+/// Size in bytes below which a string move is slower than vectors.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MIN: usize = 512;
 
-/// Distances from source to target, in the [`LOW`] bits, at which a string move takes four times as
-/// long on Zen 3. Large blocks of malloc(3) often have these. Source: bug 30994 of the GNU C
-/// library.
+/// Distances in bytes from source to target, modulo a 4 KiB page, at which a string move takes four
+/// times as long on Zen 3. Source: bug 30994 of the GNU C library.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BEHIND: std::ops::Range<usize> = 1..32;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LOW: usize = 0xfff;
 
 /// # Safety
-/// `count` bytes are mapped at both, and do not overlap.
+/// `count` bytes are mapped at `to` and `from`, and do not overlap.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
     let is_slow = BEHIND.contains(&(to.addr().wrapping_sub(from.addr()) & LOW));
     if count >= VECTOR && (count < STRING_MIN || is_slow) {
-        // SAFETY: the caller's ranges.
+        // SAFETY: the caller guarantees the ranges.
         return unsafe { copy_vectors(to, from, count) };
     }
-    // SAFETY: the caller's ranges; the direction flag is clear on entry to an asm block.
+    // SAFETY: the caller guarantees the ranges; the direction flag is clear on entry to an asm
+    // block.
     unsafe {
         asm!("rep movsb", inout("rcx") count => _, inout("rdi") to => _,
             inout("rsi") from => _, options(nostack, preserves_flags));
     }
 }
 
-/// Copies by vectors; the last one overlaps the one before.
+/// Copies 16 bytes at a time; the last two copies may overlap.
 ///
 /// # Safety
 /// See [`copy`]; `count` is at least [`VECTOR`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn copy_vectors(to: *mut u8, from: *const u8, count: usize) {
-    // SAFETY: the caller's ranges; SSE2 is part of x86-64.
+    // SAFETY: the caller guarantees the ranges; SSE2 is part of x86-64.
     unsafe {
         asm!(
             "2:",
@@ -66,8 +66,8 @@ unsafe fn copy_vectors(to: *mut u8, from: *const u8, count: usize) {
     }
 }
 
-/// Bytes from which zeros bypass the caches, like one long memset. A string store does so only in
-/// far longer runs, so zeroing a block by granules took twice as long.
+/// Fewest bytes for which [`zero`] bypasses the caches. A string store (`rep stosb`) bypasses them
+/// only for far larger blocks.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub const STREAMED_MIN: usize = 1 << 20;
 
@@ -80,13 +80,14 @@ const LINE: usize = 64;
 #[inline]
 pub unsafe fn zero(to: *mut u8, count: usize) {
     if count < STREAMED_MIN {
-        // SAFETY: the caller's range.
+        // SAFETY: the caller guarantees the range.
         return unsafe { zero_string(to, count) };
     }
     let head = to.addr().wrapping_neg() % LINE;
     let lines = (count - head) / LINE;
     let tail = head + lines * LINE;
-    // SAFETY: three parts of the caller's range; the second begins at a line.
+    // SAFETY: the calls zero three parts of the caller's range, and the second begins at a cache
+    // line.
     unsafe {
         zero_string(to, head);
         zero_lines(to.add(head), lines);
@@ -99,20 +100,21 @@ pub unsafe fn zero(to: *mut u8, count: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn zero_string(to: *mut u8, count: usize) {
-    // SAFETY: the caller's range; the direction flag is clear on entry to an asm block.
+    // SAFETY: the caller guarantees the range; the direction flag is clear on entry to an asm
+    // block.
     unsafe {
         asm!("rep stosb", inout("rcx") count => _, inout("rdi") to => _, in("al") 0_u8,
             options(nostack, preserves_flags));
     }
 }
 
-/// Zeroes lines by streaming stores. The fence orders later stores after them.
+/// Zeroes cache lines by streaming stores. A fence orders these stores before later ones.
 ///
 /// # Safety
-/// `lines` lines, at least one, are mapped at `to`, a multiple of a line.
+/// `lines` cache lines, at least one, are mapped at `to`, which is aligned to a line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn zero_lines(to: *mut u8, lines: usize) {
-    // SAFETY: the caller's range; SSE2 is part of x86-64.
+    // SAFETY: the caller guarantees the range; SSE2 is part of x86-64.
     unsafe {
         asm!(
             "pxor {zero}, {zero}",
@@ -137,10 +139,10 @@ unsafe fn zero_lines(to: *mut u8, lines: usize) {
 const WORD: usize = size_of::<usize>();
 
 /// # Safety
-/// `count` bytes are mapped at both, and do not overlap.
+/// `count` bytes are mapped at `to` and `from`, and do not overlap.
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
-    // SAFETY: the caller's ranges.
+    // SAFETY: the caller guarantees the ranges.
     unsafe { portable_copy(to, from, count) }
 }
 
@@ -148,7 +150,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
 /// `count` bytes are mapped at `to`.
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub unsafe fn zero(to: *mut u8, count: usize) {
-    // SAFETY: the caller's range.
+    // SAFETY: the caller guarantees the range.
     unsafe { portable_zero(to, count) }
 }
 

@@ -1,11 +1,8 @@
 //! [`Reserved`] is address space whose pages are populated on demand.
 //!
-//! The committed part reaches from the first page to a little beyond the highest page ever
-//! populated. Only this part counts as memory of the process. Unit: bytes, whole base pages. Only
+//! The committed part reaches from the first page to at least the highest page ever populated. Only
+//! this part counts as memory of the process. Lengths are bytes, in whole base pages. Only
 //! committing takes the lock.
-//!
-//! # Safety
-//! `Reserved` owns the mapping. Each part is committed once and held nothing before.
 #![allow(unsafe_code)]
 
 use super::{Mapping, Visibility};
@@ -15,9 +12,9 @@ use crate::internal::sys::memory::commit;
 use crate::internal::sys::page_size;
 use crate::units::Bytes;
 
-/// Committed bytes per byte committed ahead.
+/// `commit` commits ahead one byte per this many committed bytes.
 const AHEAD_SHARE: u64 = 8;
-/// Fewest bytes per commit: a call per page would be slow.
+/// Usual minimum of bytes per commit, because a system call per page would be slow.
 const STEP_MIN: Bytes = Bytes::new(256 << 10);
 
 #[derive(Debug)]
@@ -30,14 +27,14 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Reserves `len`, rounded up to whole pages, not for core dumps. Uncommitted bytes read as
-    /// zero if `readable`, else a touch raises SIGSEGV.
+    /// Reserves `len` bytes, rounded up to whole pages, which core dumps leave out. Uncommitted
+    /// bytes read as zero if `readable`, else a read raises SIGSEGV.
     pub fn new(len: Bytes, readable: bool) -> Result<Self, OsError> {
         let page = page_size();
         let len = len.pages_up(page).checked_bytes(page).unwrap_or(len);
         let commit::ReservedRange { addr, locks } = commit::reserve(len, readable)?;
         let mapping = Mapping::owned(addr, len, page, None).noted();
-        // Kernels without huge pages refuse this.
+        // Kernels without huge pages refuse this advice.
         let _ = mapping.refuse_huge_pages();
         let mapping = mapping.shown(Visibility { in_child: true, in_core_dump: false })?;
         Ok(Self { mapping, locks, committed: MappedWord::new(0), commits: Mutex::new(()) })
@@ -61,12 +58,12 @@ impl Reserved {
         self.mapping.populate(offset, len)
     }
 
-    /// Commits everything, so that the kernel allocates pages on writes.
+    /// Commits the whole range, so that a write makes its page present.
     pub fn commit_all(&self) -> Result<(), OsError> {
         self.commit(self.len())
     }
 
-    /// Commits up to `end`, and ahead unless the kernel refuses.
+    /// Commits up to `end`, and perhaps further ahead.
     #[cold]
     fn commit(&self, end: Bytes) -> Result<(), OsError> {
         let _commits = lock(&self.commits);
@@ -79,7 +76,8 @@ impl Reserved {
         let most = (done + ahead).pages_up(page).bytes(page).min(self.len()).max(end);
         let commit = |to: Bytes| {
             self.mapping.checked(done, (to - done).as_usize());
-            // SAFETY: in the mapping, as checked; uncommitted, and the lock keeps others out.
+            // SAFETY: `checked` found the part in the mapping, and no other thread can commit it
+            // now.
             unsafe { commit::commit(self.mapping.addr() + done.as_usize(), to - done, self.locks) }
                 .map(|()| to)
         };
@@ -101,14 +99,14 @@ impl Reserved {
     /// # Safety
     /// See [`Mapping::give_back`].
     pub unsafe fn give_back(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.mapping.give_back(offset, len) }
     }
 
     /// # Safety
     /// See [`Mapping::give_back`].
     pub unsafe fn give_back_all(&self, ranges: &mut [(usize, Bytes)]) -> usize {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.mapping.give_back_all(ranges) }
     }
 

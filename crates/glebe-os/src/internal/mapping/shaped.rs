@@ -1,7 +1,4 @@
 //! These [`Mapping`] methods move, shorten, bind or collapse a mapping.
-//!
-//! # Safety
-//! Only the owner changes a mapping, and nobody can reach a part that is unmapped.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -14,15 +11,14 @@ use crate::internal::sys::memory::mmap::{map_file, set_aside, set_aside_at, unma
 use crate::units::{Bytes, PageSize};
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file, not for forked children.
+    /// Maps the first `len` bytes of a file. Forked children do not get the mapping.
     pub fn window(file: &File, len: Bytes, page: PageSize) -> Result<Self, OsError> {
-        // SAFETY: at an address of the kernel's choice.
+        // SAFETY: the kernel chooses the address.
         let addr = unsafe { map_file(file, Bytes::ZERO, len, None) }?;
         let visibility = Visibility { in_child: false, in_core_dump: true };
         Self::owned(addr, len, page, None).shown(visibility)
     }
 
-    /// Binds pages allocated from now on.
     pub fn bind(&self, node: Node) -> Result<(), OsError> {
         // SAFETY: the mapping owns the range.
         unsafe { numa::bind(self.addr, self.len, node) }
@@ -32,12 +28,12 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::Collapse)
     }
 
-    /// Unmaps all beyond `len`, in whole base pages.
+    /// Unmaps everything beyond `len`, which is whole base pages.
     pub fn shorten(&mut self, len: Bytes) -> Result<(), OsError> {
         if len >= self.len {
             return Ok(());
         }
-        // SAFETY: exclusive access, so nobody uses the part beyond `len`.
+        // SAFETY: `&mut self` excludes other users of the part beyond `len`.
         unsafe { unmap(self.addr + len.as_usize(), self.len - len)? };
         self.len = len;
         if self.own.take().is_some() {
@@ -54,7 +50,7 @@ impl Mapping {
         self.moved_to(to)
     }
 
-    /// Moves the mapping to `addr`, where nothing may be mapped.
+    /// Fails if something is mapped at `addr`.
     pub fn moved_to_free(self, addr: usize) -> Result<Self, OsError> {
         set_aside_at(addr, self.len)?;
         self.moved_to(addr)

@@ -73,7 +73,7 @@ fn a_copy_to_just_behind_its_source_in_the_low_bits_is_whole() {
         target.fill(0xAA);
         let wanted = source.as_ptr().addr() + behind;
         let at = wanted.wrapping_sub(target.as_ptr().addr()) & 0xfff;
-        // SAFETY: both have `LEN` bytes and do not overlap.
+        // SAFETY: source and target have `LEN` bytes each and do not overlap.
         unsafe { racy::copy(target[at..at + LEN].as_mut_ptr(), source.as_ptr(), LEN) };
         assert!(target[at..at + LEN] == source, "{behind} bytes behind");
         let rest = target[..at].iter().chain(&target[at + LEN..]);

@@ -1,12 +1,13 @@
 //! [`Window`] is a range of addresses into which memory is moved and from which it is removed.
 //!
-//! Addresses without memory read as zero, so a late reader finds zeros, not SIGSEGV or foreign
-//! bytes. The kernel replaces memory by zeros, or zeros by memory, in one step for every reader.
-//! Offsets and lengths are bytes, whole pages. No lock: the caller orders the moves.
+//! Addresses without memory read as zero, so a late reader finds zeros, not SIGSEGV or another
+//! owner's bytes. For every reader, the kernel replaces memory by zeros in one step. Offsets and
+//! lengths are bytes, in whole pages. The caller orders the moves.
 //!
 //! # Safety
-//! Nothing else is mapped in the range from `mmap` to the drop: each change is one system call that
-//! leaves no hole. A child has none of the range, and its drop unmaps nothing.
+//! Nothing else is mapped in the range from `mmap` to the drop, unless other memory gets into the
+//! hole of a failed move before `mend` fills the hole. A child has none of the range, and its drop
+//! unmaps nothing.
 #![allow(unsafe_code)]
 
 use super::Mapping;
@@ -25,7 +26,7 @@ pub struct Window {
     len: Bytes,
     locks: bool,
     guard: ForkGuard,
-    /// Dropped before others can get the addresses.
+    /// Dropped before the range is unmapped.
     own: Option<Own>,
 }
 
@@ -49,19 +50,19 @@ impl Window {
     }
 
     /// Moves a mapping to `offset`, a multiple of its page size, where the window has no memory.
-    /// The window unmaps the mapping later. If mremap(2) fails, the mapping is gone and the window
-    /// is unchanged.
+    /// Dropping the result leaves the memory in the window. If mremap(2) fails, the memory is
+    /// freed, except pages that a second failure leaves in the window.
     pub fn take_in(&self, offset: Bytes, mapping: Mapping) -> Result<Mapping, OsError> {
         let len = mapping.len;
         let to = self.checked(offset, len);
         let stretches = mapping.as_stretches(0);
         for (nth, stretch) in stretches.iter().enumerate() {
             let (from, at) = (mapping.addr + stretch.offset.as_usize(), stretch.offset.as_usize());
-            // SAFETY: the owner gives up the mapping, and the target has no memory.
+            // SAFETY: the owner gives up the mapping, and the window has no memory at the target.
             if let Err(error) = unsafe { place::move_to(from, stretch.len, to + at) } {
                 self.mend(to + at, stretch.len);
                 if nth > 0 {
-                    // If that fails too, the pages stay until the window is dropped.
+                    // If this call fails too, the pages stay until the window is dropped.
                     let _ = self.vacate(offset, stretch.offset);
                 }
                 mapping.unmap_but(&stretches[..nth]);
@@ -76,11 +77,10 @@ impl Window {
         Ok(here)
     }
 
-    /// Reserves addresses again if a failed move left a hole, which is rare: the kernel checks its
-    /// limits before it unmaps the target.
+    /// Reserves the target of a failed move again if the kernel unmapped it.
     fn mend(&self, at: usize, len: Bytes) {
         if set_aside_at(at, len).is_ok() {
-            // SAFETY: a new part of the window.
+            // SAFETY: the addresses were just mapped as part of the window.
             unsafe {
                 let _ = make_readable(at, len, true);
                 let _ = advise(at, len, Advice::DontFork);
@@ -88,13 +88,14 @@ impl Window {
         }
     }
 
-    /// Frees the memory of a range, which then reads as zero. On an error nothing changes.
+    /// Frees the memory of a range, which then reads as zero. An error leaves the memory there.
     pub fn vacate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len);
-        // SAFETY: in the window; the caller knows that its writers are gone.
+        // SAFETY: `checked` found the range in the window; the caller knows that nobody writes
+        // there.
         unsafe {
             commit::vacate(at, len, self.locks)?;
-            // Zeros in a child do no harm.
+            // An error is ignored, because a child that gets zeros does no harm.
             let _ = advise(at, len, Advice::DontFork);
         }
         Ok(())

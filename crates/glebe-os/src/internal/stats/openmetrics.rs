@@ -1,8 +1,8 @@
-//! A statistics table as OpenMetrics text, for Prometheus.
+//! This module writes statistics as OpenMetrics text, for Prometheus.
 //!
-//! Pages become bytes, nanoseconds seconds. A row's name loses `_pages`, `_bytes` or `_ns` and
-//! gains its base unit. Bucket bounds are inclusive: one nanosecond below a power of two. Source:
-//! OpenMetrics 1.0.0, "Text format" and "Histogram".
+//! Pages become bytes, and nanoseconds become seconds. In a row's name, the base unit replaces
+//! `_pages`, `_bytes` or `_ns`. Bucket bounds are inclusive, so each finite bound is one nanosecond
+//! below a power of two. Source: OpenMetrics 1.0.0, "Text format" and "Histogram".
 
 use std::fmt::Write;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ pub struct Set<'a> {
     pub rows: Vec<Row<'a>>,
 }
 
-/// Bucket bounds as powers of two: 128 ns to 17 s.
+/// Exponents of the bucket bounds: 2^7 ns (128 ns) to 2^34 ns (17 s).
 const POWERS: RangeInclusive<u32> = 7..=34;
 
 pub fn openmetrics(prefix: &str, page: Bytes, sets: &[Set]) -> String {
@@ -33,7 +33,7 @@ pub fn openmetrics_of<'a>(
     openmetrics(prefix, page, &all.map(set).collect::<Vec<_>>())
 }
 
-/// Returns the text without its end mark.
+/// Returns the text without its end mark, `# EOF`.
 pub fn families(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     let mut out = String::new();
     for row in 0..sets.first().map_or(0, |set| set.rows.len()) {

@@ -1,15 +1,12 @@
-//! [`First`] holds a value that its first use computes. No thread waits for another.
+//! [`First`] holds a value that its first use computes.
 //!
-//! Several threads may compute a value; the first to finish stores its own. So a forked child never
-//! waits for a thread that it lacks. The value must be cheap to compute twice, without side
-//! effects.
+//! Several threads may compute a value, and the first result stays. No thread waits for another,
+//! because a forked child could wait for ever. The value must be cheap to compute twice, without
+//! side effects.
 //!
 //! ```text
 //! word   null = none yet, else a box that is never freed: this is for statics
 //! ```
-//!
-//! # Safety
-//! The pointer changes once, from null to a box that is never freed.
 #![allow(unsafe_code)]
 
 use std::ptr;

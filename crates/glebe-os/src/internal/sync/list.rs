@@ -1,11 +1,9 @@
-//! [`List`] is a lock-free list that only grows, for signal handlers and forked children too.
+//! [`List`] is a lock-free list that only grows. Signal handlers and forked children may iterate
+//! over it.
 //!
 //! ```text
 //! first -> last added -> ... -> first added -> null
 //! ```
-//!
-//! # Safety
-//! A pointer is null or points to a complete node that is never freed.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -31,14 +29,14 @@ impl<T: Send + Sync> List<T> {
     pub fn iter(&self) -> impl Iterator<Item = &'static T> {
         let mut at = self.first.load(Ordering::Acquire).cast_const();
         std::iter::from_fn(move || {
-            // SAFETY: null, or a complete node that is never freed.
+            // SAFETY: `at` is null, or a complete node that is never freed.
             let node: &'static Node<T> = unsafe { at.as_ref() }?;
             at = node.next.load(Ordering::Relaxed).cast_const();
             Some(&node.entry)
         })
     }
 
-    /// Returns the first match, or adds the result of `make`.
+    /// Returns the first matching entry, or adds and returns the result of `make`.
     pub fn find_or_add(&self, is_it: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &'static T {
         let mut first = self.first.load(Ordering::Acquire);
         if let Some(entry) = self.iter().find(|entry| is_it(entry)) {

@@ -1,9 +1,8 @@
-//! [`AtomicU64`] is a word for models in which loom finds all races.
+//! [`AtomicU64`] is an atomic word for loom, with which loom finds all races.
 //!
-//! loom 0.7 looks for races only with the last access of a word, so a thread's own load hides an
-//! earlier load by another thread. Therefore each access also changes a second word: changes hide
-//! nothing. Cost: loom also tries both orders of two loads. Source: github.com/tokio-rs/loom,
-//! issues 166 and 392.
+//! loom 0.7 looks for a race only with the last access to a word, so a thread's own load hides an
+//! earlier load by another thread. Changes hide nothing, so each access also changes a second word.
+//! Source: github.com/tokio-rs/loom, issues 166 and 392.
 
 use std::sync::OnceLock;
 
@@ -14,7 +13,6 @@ use super::Ordering;
 #[derive(Debug)]
 pub struct AtomicU64 {
     value: u64,
-    /// Word, and second word.
     words: OnceLock<(Word, Word)>,
 }
 
@@ -31,7 +29,7 @@ impl AtomicU64 {
         late
     }
 
-    /// Makes a word that loom learns at its first access. loom panics if a later access is not
+    /// Makes a word that loom learns of at its first access. loom panics if a later access is not
     /// ordered after the first.
     pub fn late(value: u64) -> Self {
         Self { value, words: OnceLock::new() }
@@ -41,8 +39,8 @@ impl AtomicU64 {
         self.words.get_or_init(|| (Word::new(self.value), Word::new(0)))
     }
 
-    /// Accesses the word and changes the second. loom traces a race of second words back to the
-    /// access, so it needs no schedule between.
+    /// Accesses the word and then changes the second word. loom need not switch threads between the
+    /// two, because it traces a race on the second word back to the access.
     fn at<T>(&self, access: impl FnOnce(&Word) -> T) -> T {
         let (word, accessed) = self.words();
         let done = access(word);

@@ -1,11 +1,10 @@
-//! Makes a system call, with a fault point first and its error number after.
+//! [`answer`] and [`call`] make a system call after a fault point and read its error number.
 
 use std::io;
 
 use super::fault::point;
 use crate::error::OsError;
 
-/// Makes a call that returns -1 on failure.
 #[inline]
 pub fn answer<T: PartialEq + From<i8>>(
     name: &'static str,
@@ -18,7 +17,7 @@ pub fn answer<T: PartialEq + From<i8>>(
     }
 }
 
-/// Makes a call as [`answer`] does, and drops the result. `subject` describes it in the error.
+/// Makes a call as [`answer`] does, and drops the result.
 #[inline]
 pub fn call<T: PartialEq + From<i8>>(
     name: &'static str,

@@ -1,9 +1,6 @@
-//! The calling thread's `errno`, for interfaces that report failures by it.
+//! This module reads and sets the calling thread's `errno`.
 //!
 //! Source: errno(3).
-//!
-//! # Safety
-//! The calls load or store only the thread's own word.
 #![allow(unsafe_code)]
 
 pub use libc::{
@@ -11,14 +8,12 @@ pub use libc::{
     EOPNOTSUPP, EOVERFLOW, EPERM, ETIMEDOUT,
 };
 
-/// Returns `errno`.
 #[inline]
 pub fn get() -> i32 {
     // SAFETY: the address is of this thread's word.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets `errno`.
 #[inline]
 pub fn set(number: i32) {
     // SAFETY: the address is of this thread's word.
@@ -32,7 +27,7 @@ pub struct Kept {
     number: i32,
 }
 
-/// Saves `errno`. Calls the C library once, for the drop too.
+/// The drop does not call the C library again.
 #[inline]
 #[must_use]
 pub fn keep() -> Kept {
@@ -45,7 +40,7 @@ pub fn keep() -> Kept {
 impl Drop for Kept {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the raw pointer keeps `Kept` in its thread.
+        // SAFETY: `Kept` is not `Send`, so the address is of this thread's word.
         unsafe { *self.at = self.number };
     }
 }

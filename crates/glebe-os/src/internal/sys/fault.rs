@@ -1,13 +1,13 @@
-//! [`point`] precedes every kernel call of this layer, so that a test can make the call fail.
+//! [`point`] precedes most kernel calls of this layer, so that a test can make the call fail.
 //!
-//! Only the feature `faults` compiles fault points. A point costs one load until `arm`, which
-//! counts the calls of all threads. Access to a whole file counts as one call of each kind. Calls
-//! that cannot fail, such as getpid, have no point.
+//! Without the feature `faults`, a fault point does nothing. A point costs one load until `arm`;
+//! then the calls of all threads are counted. Reading a whole file counts as one `open` and one
+//! `read`.
 
 use std::io;
 use std::path::Path;
 
-/// Returns an error if the caller must fail instead of making the kernel call.
+/// Returns Ok. With the feature `faults`, may return an error with which the caller must fail.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 #[allow(clippy::unnecessary_wraps)] // fails with `faults`
@@ -23,7 +23,7 @@ pub fn point_at(_call: &'static str, _path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Marks a place where a test may kill the process.
+/// Marks a step at which a test may kill the process.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub fn step() {}
@@ -49,10 +49,10 @@ mod armed {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Lasting {
         Once,
-        /// The n-th call, and later calls of its name.
+        /// The n-th call, and later calls of the same name.
         ThisCall,
         EveryCall,
-        /// No call: SIGKILL before the n-th call, or at a step.
+        /// No call fails. The process kills itself at the n-th call or step.
         Kills,
     }
 
@@ -67,7 +67,7 @@ mod armed {
 
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Met {
-        /// Counted calls, without those of [`deny`].
+        /// Counted calls, except those that [`deny`] refused.
         pub calls: u64,
         pub refused: Vec<(&'static str, i32)>,
     }
@@ -82,7 +82,8 @@ mod armed {
     struct State {
         fault: Fault,
         met: Met,
-        /// Points; its capacity is above 0 while [`record`] runs.
+        /// Recorded points. [`record`] gives the vector its capacity; without capacity, no point is
+        /// recorded.
         points: Vec<Point>,
         paths: Option<Vec<PathBuf>>,
         denied: Option<(PathBuf, i32)>,
@@ -90,18 +91,18 @@ mod armed {
 
     static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
 
-    /// 1 while there is a state. Without a state, points take no lock: a forked child could wait
-    /// for the lock for ever.
+    /// 1 while `ARMED` has a state. Otherwise points take no lock, because a forked child could
+    /// wait for the lock for ever.
     static IS_ARMED: MappedByte = MappedByte::new(0);
 
     fn with<T>(look: impl FnOnce(&mut Option<State>) -> T) -> T {
         look(&mut ARMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// Refusals noted without allocating.
+    /// Number of refusals noted without allocating.
     const NOTED: usize = 64;
 
-    /// Points noted without allocating; later ones are dropped.
+    /// Number of points noted without allocating; later points are dropped.
     const POINTS: usize = 1 << 14;
 
     pub fn arm(fault: Fault) {
@@ -122,7 +123,7 @@ mod armed {
         take().map_or_else(Vec::new, |state| state.points)
     }
 
-    /// Notes the paths that calls look for; no call fails.
+    /// Notes each path that [`point_at`] gets; no call fails.
     pub fn record_paths() {
         set(NONE, Vec::new());
         with(|armed| armed.iter_mut().for_each(|state| state.paths = Some(Vec::new())));
@@ -132,7 +133,8 @@ mod armed {
         take().and_then(|state| state.paths).unwrap_or_default()
     }
 
-    /// Makes calls that open `path` fail until [`disarm`]. ENOENT fails all calls that look for it.
+    /// Makes calls that open `path` fail until [`disarm`]. With ENOENT, all calls that look for
+    /// `path` fail.
     pub fn deny(path: &Path, errno: i32) {
         set(NONE, Vec::new());
         let denied = (path.to_owned(), errno);
@@ -216,8 +218,8 @@ mod armed {
         }
     }
 
-    /// Returns the errors of a call from its manual page. EINTR is only for [`Lasting::Once`]:
-    /// signals do not interrupt every call.
+    /// Returns errors with which a call may fail. EINTR is only for [`Lasting::Once`], because a
+    /// caller repeats an interrupted call until it succeeds.
     fn errors_of(call: &str, lasting: Lasting) -> &'static [i32] {
         use libc::{
             EACCES, EAGAIN, EINTR, EINVAL, EIO, EMFILE, ENOLCK, ENOMEM, ENOSPC, ENOSYS, EPERM,
@@ -233,7 +235,7 @@ mod armed {
             "userfaultfd" | "process_vm_readv" | "process_vm_writev" => &[EPERM, ENOSYS, ENOMEM],
             "process_madvise" => &[EPERM, ENOSYS, EINVAL],
             "membarrier" => &[ENOMEM, EPERM],
-            // Only refusals by a filter: other errors leave the target unknown.
+            // These are refusals by a filter, because other errors may leave the target unmapped.
             "mremap" => &[EPERM, ENOSYS],
             "open" => &[EMFILE, EACCES, ENOMEM],
             "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],

@@ -1,5 +1,4 @@
-//! Only this module's files call the kernel: thin functions without policy that return
-//! [`OsError`](crate::error::OsError).
+//! Only the files of this module call the kernel, by thin functions without policy.
 
 pub mod call;
 pub mod errno;

@@ -10,7 +10,7 @@ use crate::units::PageSize;
 /// If the kernel reports none, which Linux never does.
 #[must_use]
 pub fn page_size() -> PageSize {
-    // Not a lock: a child forked while a thread holds one would wait for ever.
+    // A lock would make a child wait for ever if a thread had it during the fork.
     static SIZE: MappedWord = MappedWord::new(0);
     let mut bytes = SIZE.load(Ordering::Relaxed);
     if bytes == 0 {

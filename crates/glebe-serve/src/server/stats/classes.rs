@@ -1,7 +1,7 @@
 //! Answers `stats items` and `stats slabs` for classes with items.
 //!
-//! memcached divides pages into chunks. Here a chunk is an item of the class's mean length, and the
-//! gaps of its pages count as free chunks.
+//! memcached divides pages into chunks. Here a chunk has the mean length of the class's items, and
+//! the gaps in the class's pages count as free chunks.
 
 use super::{Counters, Shared, Stats};
 use crate::server::counters::Sums;

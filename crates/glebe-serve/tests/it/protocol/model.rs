@@ -34,7 +34,6 @@ fn wrong(answer: &str, swallow: u64, noreply: bool) -> String {
     format!("wrong {answer} swallow {swallow} noreply {noreply}")
 }
 
-/// Parses a line with the model.
 pub fn model(line: &[u8]) -> String {
     let words = words(line);
     let Some(verb) = words.first() else { return wrong(BAD_FORMAT, 0, false) };
@@ -232,7 +231,7 @@ fn meta_of(verb: &str, key: &Key<'_>, len: u64, flags: &Flags<'_>) -> String {
     )
 }
 
-/// Parses a line with the parser. Returns the model's text.
+/// Parses a line with the crate's parser. Returns the command as the model's text.
 pub fn parsed(line: &[u8]) -> String {
     match protocol::parse(line) {
         Command::Get { keys, cas, touch } => {

@@ -1,7 +1,7 @@
 //! Nodes split, merge and share lanes.
 //!
-//! Each step moves lanes between two neighbours below one parent, or adds or removes the root, so
-//! only these two lanes of the parent need new maxima.
+//! Each step moves lanes between two neighbours below one parent, or adds or removes the root. So
+//! only the parent's two lanes for these neighbours need new maxima.
 
 use super::super::lanes::{insert, remove, Counts, Lane};
 use super::{Inner, Leaf, Path, Spot, Tree};
@@ -56,7 +56,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.recompute(level - 1, parent, lane + 1);
     }
 
-    /// Merges nodes with too few lanes, or takes lanes of a neighbour.
+    /// Merges a node of too few lanes with its neighbour, or takes lanes from the neighbour.
     #[cold]
     pub(super) fn even_out(&mut self, path: &Path, leaf: usize) {
         self.refresh_all();

@@ -1,7 +1,7 @@
-//! Each change makes room first, writes the leaf, updates the maxima above, and balances small
+//! Each change makes room if needed, writes the leaf, updates the maxima above, and balances small
 //! nodes.
 //!
-//! Making room and balancing move lanes below one parent, so no maximum above it changes.
+//! Making room and balancing move lanes below one parent, so no maximum above that parent changes.
 
 use super::super::lanes::{insert, remove, Lane};
 use super::{Entry, Path, Paths, Spot, Tree};
@@ -128,13 +128,13 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// Joins `before`, the `len` positions after it, and `after`.
+    /// Joins `before`, the `len` positions behind `before`, and `after`.
     #[inline(always)]
     fn join(&mut self, path: &mut Path, spot: Spot, before: Entry<L>, len: L, after: Entry<L>) {
         if spot.lane == 0 || spot.lane == self.count(spot.leaf) {
             return self.join_apart(path, spot, before, len, after);
         }
-        // The whole has at least what its parts had, so maxima only grow.
+        // The joined extent offers at least what its parts offered, so maxima only grow.
         let whole = (before.0, before.1 + len + after.1);
         self.write(Spot { lane: spot.lane - 1, ..spot }, whole);
         self.settle_grown(path, before, whole);
@@ -185,7 +185,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.leaf_counts[spot.leaf] -= 1;
         self.len -= 1;
         if spot.lane == 0 && count > 1 {
-            // The extent before may reach past the old key, and a cut could make it start there.
+            // Otherwise the last extent of the leaf before could grow past the old key, and after a
+            // cut start there.
             let first = self.leaves[spot.leaf].start[0];
             self.set_key(path, first);
         }

@@ -1,4 +1,4 @@
-//! A tree of few extents is one leaf, read lane by lane: the general path takes longer to prepare.
+//! A tree of few extents is one leaf, read lane by lane, because the general path costs more.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Need, Tree};
@@ -12,8 +12,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (self.height == 0 && self.len <= FEW).then_some(self.len)
     }
 
-    /// Takes the lowest place if this only moves an extent's start. `None`: the general path
-    /// decides.
+    /// Takes the lowest place if this only moves an extent's start. Returns `None` if the general
+    /// path must decide.
     #[inline(always)]
     pub(in crate::free_tree) fn take_of_few(&mut self, need: &Need<L>) -> Option<L> {
         let count = self.few().filter(|_| need.low == L::ZERO)?;
@@ -34,7 +34,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         None
     }
 
-    /// Adds an extent. False: the general path decides.
+    /// Adds an extent. Returns false if the general path must decide.
     #[inline(always)]
     pub(in crate::free_tree) fn add_to_few(&mut self, start: L, len: L) -> bool {
         let Some(count) = self.few() else { return false };
@@ -47,7 +47,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             at += 1;
         }
         let before = if at > 0 { leaf.start[at - 1] + leaf.len[at - 1] } else { L::ZERO };
-        // Only used lanes can be joined.
+        // An unused lane starts at `MAX`, after every end, and is never joined.
         let after = leaf.start[at];
         if before > start || after < end {
             return false;

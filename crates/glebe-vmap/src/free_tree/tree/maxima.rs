@@ -2,15 +2,15 @@
 //!
 //! Positions are often given back soon, so a leaf whose longest extent shrank is only noted. Its
 //! rows are recomputed when a search needs one, before lanes move between nodes, or when another
-//! leaf needs the place. The first class is always right.
+//! leaf needs its place. The first class is always right.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Entry, Path, Tree};
 
-/// Most noted leaves. Each may mislead a search once.
+/// Maximum number of noted leaves. Each may mislead a search once.
 const LEAVES: usize = 16;
 
-/// Classes handled together. Those after the first form whole groups.
+/// Classes handled together. The classes after the first form whole groups.
 pub(super) const GROUP: usize = 4;
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Stale<L> {
     /// Noted classes by place, a bit each; 0 if empty.
     classes: [u64; LEAVES],
     leaves: [u32; LEAVES],
-    /// The extent that shrank, if only one did: with it back, the rows are right.
+    /// The extent that shrank, if only one did. If it comes back, the rows are right.
     gone: [Entry<L>; LEAVES],
     /// Paths to the leaves. No lane moves between nodes while a leaf is noted.
     paths: [Path; LEAVES],
@@ -108,7 +108,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Updates the maxima after `old` shrank to `new` and `rest`.
+    /// Updates or notes the maxima after `old` shrank to `new` and `rest`.
     #[inline(always)]
     pub(super) fn settle_shrunk(
         &mut self,
@@ -136,7 +136,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             }
             from += GROUP;
         }
-        // Only classes with less left stay.
+        // Keeps only classes for which less is left than before.
         let mut left = if new.1 == L::ZERO { 0 } else { down };
         while left != 0 {
             let class = left.trailing_zeros() as usize;
@@ -156,8 +156,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (rows, self.masks[from..].first_chunk().expect("whole groups of classes"))
     }
 
-    /// Returns true if no class beyond `mask` differs: neither extent has such a multiple, or both
-    /// have the same end and first multiple.
+    /// Returns true if no class beyond `mask` differs: neither extent contains such a multiple, or
+    /// both have the same end and first multiple.
     #[inline(always)]
     fn is_done(extents: [Entry<L>; 2], mask: L, same_end: bool) -> bool {
         let [old, new] = extents.map(|it| usable(it.0, it.1, mask));
@@ -184,7 +184,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.paths[place].become_like(path, self.height);
     }
 
-    /// Clears noted classes of a leaf if `new` has all that their rows claim.
+    /// Clears the noted classes of a leaf for which `new` offers what the row claims.
     #[inline(always)]
     fn forget(&mut self, path: &Path, place: usize, new: Entry<L>) {
         let (row, lane) = (path.node(self.height - 1) * self.classes, path.lane(self.height - 1));
@@ -257,7 +257,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             count_visit();
             let parent = path.node(level);
             let (index, lane) = (parent * self.classes + class, path.lane(level));
-            // A smaller value was no maximum. An equal one may remain.
+            // If `had` was less than the maximum, the maximum stays.
             if had < self.maxima[index][lane] {
                 return;
             }

@@ -1,5 +1,5 @@
 //! A search reads a row of maxima and a child at each level, then a leaf. It goes back up only if a
-//! row promised more than the leaf holds.
+//! row claimed more than the leaf offers.
 
 use super::super::lanes::{at_least, rank, usable, Lane};
 use super::{Entry, Path, Spot, Tree, NOWHERE};
@@ -37,11 +37,11 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         let spot = found?;
         let (start, _) = self.entry(spot);
         let place = start + start.pad(need.mask);
-        // Every other place is higher.
+        // Every other place is higher, so it does not fit either.
         (place + need.len <= need.high).then_some((spot, place))
     }
 
-    /// Looks at the window's start, in the extent before `spot`.
+    /// Tries the first place of the window, in the extent before `spot`.
     #[inline(always)]
     fn find_in_before(&self, need: &Need<L>, path: &mut Path, spot: Spot) -> Option<(Spot, L)> {
         let fits = |(start, len): Entry<L>| {
@@ -73,11 +73,11 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     ) -> Option<Spot> {
         let class = self.class(need.log);
         path.leaf = NOWHERE;
-        // If not 0, every place starts here or later.
+        // If not 0, no place starts before this position.
         let mut next = L::ZERO;
         loop {
             if next > L::ZERO && level < self.height {
-                // Only the child just before may reach past this key.
+                // Skips children that end before `next`.
                 from = from.max(rank(&self.inners[n].key, next).saturating_sub(2));
             }
             let later = (u64::from(u32::MAX) << from) as u32;
@@ -90,8 +90,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                 if self.leaves[n].start[0] >= need.high {
                     return None;
                 }
-                // If the leaf is shorter than the alignment, the first multiple after its end is
-                // next.
+                // If the leaf spans less than the alignment, the first multiple after the leaf's
+                // end is the next candidate.
                 if need.mask > self.masks[class] {
                     let (start, len) = self.entry(Spot { leaf: n, lane: self.count(n) - 1 });
                     if need.mask >= start - self.leaves[n].start[0] {

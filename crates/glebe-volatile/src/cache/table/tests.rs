@@ -1,4 +1,4 @@
-//! The invariants of the table.
+//! Checks the invariants of the table.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Records threads' waits for items: builders may want each other's values. A thread looks for a
-//! circle before it waits. Lock: the cache's.
+//! Records which thread waits for which item, because builders may want each other's values. A
+//! builder looks for a circle before it waits. Lock: the cache's.
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -29,7 +29,7 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// After a landing the id may be another item's.
+    /// Compares the flights, because the id may belong to another item after the flight landed.
     fn is_on(&self, wait: &Wait<V>) -> bool {
         let flight = self.items[wait.id].as_ref().and_then(|item| item.flight.as_ref());
         flight.is_some_and(|flight| Arc::ptr_eq(flight, &wait.flight))

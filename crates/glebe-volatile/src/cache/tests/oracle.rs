@@ -1,4 +1,4 @@
-//! Runs random programs beside an oracle: a map from keys to the values built last.
+//! Runs random programs on a cache and an oracle, a map from keys to the last built values.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,9 @@
 //! [`Claim`]: a slot that a thread writes, and how the thread gets it.
 //!
 //! Two lookups that miss one key may claim two slots of its set. Each stores the key's hash, then
-//! looks at the set. All steps are sequentially consistent, so at least one sees the other. Claims
-//! give way to a build, and a claim in the upper slot to one in the lower. The lower waits for the
-//! upper, which may not have seen it.
+//! looks at the set. All steps are sequentially consistent, so at least one sees the other. A claim
+//! ends if another slot is being built, or if a lower slot is claimed. The claim in the lower slot
+//! waits until the upper one ends, because that may not have seen it.
 
 use std::time::Instant;
 
@@ -40,8 +40,9 @@ impl SharedCache {
         Ok(builds.then_some(claim))
     }
 
-    /// Returns the slot to write next: a lost entry of this hash, else an empty slot or lost entry,
-    /// else the entry marked first. Skips slots of live writers.
+    /// Returns the slot to write next: a lost entry of this hash, else a slot that is empty, lost
+    /// or a dead writer's, else the entry that is purged first. Skips slots that live processes
+    /// write.
     fn victim(&self, hash: u64) -> Result<Option<(u64, SlotState)>, Error> {
         let mut best: Option<((u32, u64), u64, SlotState)> = None;
         for slot in self.places.set_of(hash) {
@@ -97,15 +98,15 @@ impl Claim<'_> {
 
     /// Publishes `body`: value, then key. Returns true if it is kept.
     pub(super) fn keep(mut self, key_len: usize, body: &[u8]) -> Result<bool, Error> {
-        // After a fork in the builder the slot is the parent's.
+        // If the builder forked, the slot belongs to the parent.
         if self.joined.is_inherited() {
             return Ok(false);
         }
         let len = HEAD + body.len() as u64;
         let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
         let pin = cache.shared.pin(range.clone())?;
-        // The unmark ends the earlier entry's loss and mark. The mark before the write lets a purge
-        // take the entry if this process is killed. If the mark fails, a hit repeats it.
+        // The unmark ends the earlier entry's loss and mark. The mark precedes the write, so that a
+        // purge can take the entry if this process is killed. If the mark fails, a hit repeats it.
         drop(cache.shared.unmark(range.clone())?);
         let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
         fence(Ordering::SeqCst);

@@ -4,9 +4,9 @@
 //! eight slots. A word per slot says what it holds or who writes it (`state`).
 //!
 //! A reader takes no lock: it pins the entry, checks the word, copies, and checks again. A checksum
-//! of turn, value and key must fit, so a lost or torn entry is a miss. No word of the file is used
-//! as an offset, and a length is used only within an entry. A dead process's slots are free. A hit
-//! makes no system call.
+//! of turn, value and key must match, so a lost or torn entry is a miss. No word of the file is
+//! used as an offset, and a length is used only within an entry. Slots that a dead process was
+//! writing are free. A hit usually makes no system call.
 
 mod claim;
 mod hash;
@@ -45,19 +45,20 @@ pub enum SharedBuildError<E> {
     /// The builder failed.
     #[error("{0}")]
     Builder(E),
-    /// The key and its value are longer than an entry.
+    /// The key, or both key and value, exceed an entry.
     #[error(
         "a key and its value of {len} bytes; an entry of the shared cache has room for {limit}"
     )]
     TooLong {
         /// Bytes of both, or of a too long key.
         len: usize,
-        /// Limit of both.
+        /// Most bytes of both.
         limit: usize,
     },
 }
 
-/// Values by key, both bytes, shared by several processes. A lookup builds again what a purge took.
+/// Values by key, both byte strings, that several processes share. [`SharedCache::get_or_build`]
+/// builds a purged value again.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -122,7 +123,7 @@ impl SharedCache {
     ///
     /// # Errors
     /// [`Error::BadFile`] if the data holds something else; [`Error::BadOption`] if entries are not
-    /// whole granules or no set of 8 fits; the errors of [`Shared::pin`].
+    /// whole granules below 4 GiB or no set of 8 fits; the errors of [`Shared::pin`].
     pub fn over(shared: Arc<Shared>, options: SharedCacheOptions) -> Result<Self, Error> {
         options.over(shared)
     }
@@ -157,11 +158,11 @@ impl SharedCache {
     }
 
     /// Returns a value like [`SharedCache::get`], or builds it into the emptied `value`. Other
-    /// lookups of the key, in any process, wait a while. A value that the file cannot take is not
-    /// kept.
+    /// `get_or_build` calls for the key, in any process, wait up to their patience. A value that
+    /// the file cannot take is not kept.
     ///
     /// # Errors
-    /// [`SharedBuildError`]. `value` holds the whole value even if it is too long.
+    /// [`SharedBuildError`]. If key and value together are too long, `value` holds the whole value.
     pub fn get_or_build<E>(
         &self,
         key: &[u8],
@@ -248,7 +249,7 @@ impl SharedCache {
             }
             if found == Found::Nothing {
                 if let Some(claim) = self.claim(hash)? {
-                    // Another thread may have built the value since the look.
+                    // Another thread or process may have built the value since the search.
                     let is_there = self.find(key, hash, value)? == Found::Hit;
                     return Ok(if is_there { Sought::Hit } else { Sought::Missing(Some(claim)) });
                 }
@@ -280,7 +281,7 @@ impl SharedCache {
                 SlotPhase::Kept(len) if self.copy_out(slot, state, len.into(), key, value)? => {
                     return Ok(Found::Hit);
                 }
-                // An entry overwritten meanwhile was not lost.
+                // Counts a loss unless the entry was overwritten during the copy.
                 SlotPhase::Kept(_) => {
                     self.counts.add(Counter::Lost, u64::from(self.state(slot) == state));
                 }
@@ -302,7 +303,7 @@ impl SharedCache {
         let Some(value_len) = value_len else { return Ok(false) };
         let body_len = (len - HEAD) as usize;
         let has_room = value.try_reserve(body_len.saturating_sub(value.len())).is_ok();
-        // The loss is checked first: a pin would give lost granules new memory.
+        // Checks for a loss first, because a pin would give lost granules new memory.
         if !has_room || self.is_lost(slot, len) {
             return Ok(false);
         }
@@ -337,7 +338,7 @@ impl SharedCache {
         Ok(Writer::new(holder, since) == writer && ledger.is_alive(holder)?)
     }
 
-    /// Returns a hash that is not 0, the hash of slots never used.
+    /// Returns a hash that is not 0, because 0 is the hash of slots never used.
     fn hash(&self, key: &[u8]) -> u64 {
         hash(self.seed, key).max(1)
     }

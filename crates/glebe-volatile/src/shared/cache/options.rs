@@ -1,5 +1,5 @@
-//! [`SharedCacheOptions`], and the making of a cache's index, by a compare-and-exchange of each
-//! header word with 0, so that processes that start at once agree.
+//! [`SharedCacheOptions`] creates a cache's index. A compare-and-exchange sets a header word only
+//! if it is 0, so that processes that start at once agree.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ impl Default for SharedCacheOptions {
 }
 
 impl SharedCacheOptions {
-    /// Sets the bytes of an entry: value, key and 8 more; whole granules, less than 4 GiB. Default:
-    /// 16 KiB, or a granule if longer. An existing cache keeps its length.
+    /// Sets the bytes of an entry, for value, key and 8 bytes more: whole granules, less than 4
+    /// GiB. Default: 16 KiB, or a longer granule. An existing cache keeps its own setting.
     pub fn entry(self, entry: Bytes) -> Self {
         Self { entry: Some(entry), ..self }
     }
@@ -67,7 +67,7 @@ impl SharedCacheOptions {
             let what = "an entry is no whole granules, of 4 GiB or more, or a set of 8 has no room";
             return Err(Error::BadOption { what, value: entry, limit });
         }
-        // Pins allocate the index, because a later touch must not need memory.
+        // Allocates the header by a pin, because touching it must not need memory.
         drop(shared.pin(Bytes::ZERO..granule)?);
         let granules = Extent::new(0, len.get() / granule.get()).ok_or(Error::Empty)?;
         shared.ledger().touch_words(granules)?;

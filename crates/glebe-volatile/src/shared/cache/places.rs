@@ -6,15 +6,15 @@
 //! entries   from a granule on, one of each slot:  checksum | value | key
 //! ```
 //!
-//! Unit: bytes. All follows from the data's length, the granule and the entry's length, which the
-//! opener checks and never reads again.
+//! Unit: bytes. All offsets follow from the data's length, the granule and the entry's length. The
+//! opener checks these numbers and reads them only once.
 
 use std::ops::Range;
 
 use super::super::layout::WORD;
 use glebe_os::units::Bytes;
 
-/// Slots of a set: their words share two cache lines.
+/// Slots of a set, whose words share two cache lines.
 pub(super) const WAYS: u64 = 8;
 const SLOT: u64 = 2 * WORD;
 const SET: u64 = WAYS * SLOT;
@@ -44,7 +44,6 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Returns `None` if no set fits, or if an entry is not whole granules or exceeds 32 bits.
     pub(super) fn new(len: Bytes, granule: Bytes, entry: u64) -> Option<Self> {
         let (len, granule) = (len.get(), granule.get());
         if entry == 0 || entry % granule != 0 || entry > u32::MAX.into() {

@@ -8,8 +8,8 @@
 //!                   one turn more            the same turn; empty where nothing is kept
 //! ```
 //!
-//! Each arrow is one exchange of the word. A writer that was taken for dead finds another word and
-//! publishes nothing. All 64-bit values are valid.
+//! Each arrow is one exchange of the word. A writer that others took for dead finds another word
+//! and publishes nothing. All 64-bit values are valid.
 
 const PHASE_SHIFT: u32 = 32;
 const TURN_SHIFT: u32 = 34;
@@ -31,7 +31,7 @@ pub(super) enum SlotPhase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) holder: u8,
-    /// Lower bits of its join's time.
+    /// Lower 24 bits of the holder's join time.
     stamp: u32,
 }
 

@@ -23,7 +23,7 @@ statistics! {
 }
 
 impl Stats {
-    /// Checks that misses = told + built + failed, if no call is under way.
+    /// Checks that misses = told + built + failed, which holds while no call is under way.
     ///
     /// # Errors
     /// Returns the values if not.

@@ -1,4 +1,4 @@
-//! Words that only another process could have written.
+//! Tests words that only another process could have written.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn cache(patience: Duration) -> SharedCache {
     SharedCache::over(Arc::new(shared), options).unwrap()
 }
 
-/// Returns a live writer, and an earlier one with its process number.
+/// Returns a live writer, and a dead one with the same holder number.
 fn writers(cache: &SharedCache) -> [Writer; 2] {
     let joined = cache.shared.joined().unwrap();
     [0, 1].map(|gone| Writer::new(joined.holder, joined.since + gone))
@@ -40,7 +40,7 @@ fn of_two_that_claim_one_hash_one_builds() {
         (0, SlotPhase::Claimed(dead), true),
         (7, SlotPhase::Building(lives), false),
         (7, SlotPhase::Building(dead), true),
-        // The claim waits for a writer that may not have seen it.
+        // The claim in the lower slot waits for this writer until its patience ends.
         (7, SlotPhase::Claimed(lives), false),
     ] {
         assert_eq!(is_claimed_beside(&cache, slot, phase), is_claimed, "{slot} {phase:?}");
@@ -80,7 +80,6 @@ fn what_was_written_for_another_key_or_turn_is_not_found() {
         cache.find(key, cache.hash(key), &mut value).unwrap() == Found::Hit
     };
     assert!(find(KEY, state));
-    // The claim spares a value built since the look.
     let claim = cache.claim(hash).unwrap();
     assert!(claim.is_some() && find(KEY, state));
     drop(claim);

@@ -1,4 +1,4 @@
-//! Random calls through two users of one file, compared with an oracle.
+//! Makes random calls on two `Shared` of one file, and compares them with an oracle.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Granule {
-    /// Priority, order and place: the least is purged first.
+    /// Priority, order and place. Within a priority, the least place is purged first.
     mark: Option<(u8, Order, i64)>,
     is_present: bool,
     is_lost: bool,

@@ -14,7 +14,7 @@ pub(super) struct Segments {
     pub(super) released: Bits,
     pub(super) fresh: u32,
     pub(super) pages: Vec<Page>,
-    /// Pages of `free` that a present page of entries needs.
+    /// Present pages of the table `free`.
     pub(super) free_pages: Bits,
     pub(super) epoch_pages: Bits,
     pub(super) spare: Option<u32>,
@@ -25,7 +25,7 @@ pub(super) struct Page {
     pub(super) segments: u16,
     pub(super) retired: u16,
     pub(super) is_present: bool,
-    /// First use number of the page's entries.
+    /// Use number from which the entries continue when the page comes back.
     pub(super) base: u32,
 }
 
@@ -84,7 +84,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Starts every entry of an unused page with the use number `base`.
+    /// Starts every entry of a page that came back with the use number `base`.
     fn rebase(&self, page: u32, base: u32) {
         let (per_page, word) = (self.words_per_page() as usize, Entry::free(base).raw());
         let first = page as usize * per_page;
@@ -92,7 +92,7 @@ impl Entries {
         words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
         let epoch = u64::from(base >> GENERATION_BITS);
         if epoch != 0 {
-            // This page of epochs is present, since an entry here reached the epoch of `base`.
+            // This page of epochs is present, because an entry here reached the epoch of `base`.
             let word = epoch * (u64::MAX / u64::from(EPOCH_LAST));
             let words =
                 &self.tables.epochs[first / EPOCHS as usize..][..per_page / EPOCHS as usize];
@@ -111,7 +111,7 @@ impl Entries {
         })
     }
 
-    /// Returns false if no epoch is left, or if there is no memory to count it.
+    /// Starts the entry's next epoch. Returns false if no epoch is left, or no memory to count it.
     #[cold]
     pub(super) fn next_epoch(&self, account: &Account, index: u32) -> bool {
         if self.epoch(index) >= self.epoch_last {
@@ -148,7 +148,7 @@ impl Entries {
     }
 
     /// Gives back the page of the table `free` that covers the page of entries `page`, unless
-    /// another present page of entries needs it. All words of the page of `free` are 0 by then.
+    /// another present page of entries needs it.
     fn let_free_go(&self, account: &Account, state: &mut Segments, page: u32) {
         let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);
@@ -179,7 +179,7 @@ impl Entries {
         }
         let page = self.page_of(segment);
         let free = &self.tables.free[segment as usize];
-        // A failed exchange would write too, and populate a page that may be gone.
+        // Even a failed exchange writes, which would populate a page that was given back.
         let all_free = free.load(Ordering::Relaxed) == ALL;
         if !all_free || free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
@@ -191,7 +191,6 @@ impl Entries {
         state.released.put(segment, 1);
         state.pages[page as usize].segments -= 1;
         if state.pages[page as usize].segments == 0 {
-            // Keeps the lower of two spare pages.
             let spare = state.spare.replace(page);
             if let Some(other) = spare {
                 state.spare = Some(page.min(other));

@@ -98,7 +98,7 @@ enum Op {
     Add(usize),
     Replace(usize),
     Remove(usize),
-    /// Removes all entries from `from` on, except one in `keep`.
+    /// Removes entries from `from` on: all if `keep` is 1, else all but one in `keep`.
     Thin {
         keep: usize,
         from: usize,
@@ -155,7 +155,7 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     (0..3 * shared).for_each(|_| both.add());
     let count = |both: &Both| lock(&both.entries.state).free_pages.len();
     assert_eq!(count(&both), 3);
-    // The first third keeps its spare page of entries, the second four entries.
+    // The first third keeps only its spare page of entries; the second keeps four entries.
     let stays = |at: &u32| at % (shared / 4) == 3;
     (0..shared).for_each(|index| both.remove(index));
     (shared..2 * shared).filter(|at| !stays(at)).for_each(|at| both.remove(at));
@@ -205,7 +205,6 @@ fn uses_outlive_a_page_that_went() {
     (0..4 * per_page).for_each(|_| both.add());
     (0..3 * per_page).for_each(|at| both.remove(at));
     assert!(lock(&both.entries.state).pages.iter().any(|page| !page.is_present));
-    // [`Both::add`] checks that no use number repeats.
     (0..3 * per_page).for_each(|_| both.add());
     both.check();
 }

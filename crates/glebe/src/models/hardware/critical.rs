@@ -1,8 +1,8 @@
 //! [`Critical`] models restartable sequences as steps that a barrier can prevent.
 //!
-//! A tenant thread locks its cpu for one step, with at most one store. The barrier locks each cpu
-//! in turn and marks its sequence as aborted. So a sequence may stop after any store, and each side
-//! sees the earlier stores of the other.
+//! A tenant thread locks its cpu for each step, which has at most one store. The barrier locks each
+//! cpu in turn and aborts its sequence. So a sequence may stop after any store, and each side sees
+//! the earlier stores of the other.
 #![allow(unsafe_code)] // Safety: the caller of a fill vouches for `len` bytes at `from`.
 
 use std::cell::Cell;
@@ -43,7 +43,7 @@ pub(crate) struct Fill<'a> {
 pub(crate) enum Fault {
     None,
     Barrier,
-    /// Nothing is left out, but the kernel refuses the barrier.
+    /// The kernel refuses the barrier.
     Refused,
     Reload,
     Closers,
@@ -53,7 +53,7 @@ pub(crate) enum Fault {
 
 #[derive(Debug)]
 pub(crate) struct Critical {
-    /// True once the cpu's sequence was aborted. Empty if writers are counted.
+    /// For each cpu, true if its sequence was aborted; empty if writers are counted.
     cpus: Box<[Mutex<bool>]>,
     fault: Fault,
 }
@@ -148,7 +148,7 @@ impl Critical {
     /// # Safety
     /// `from` is readable for `len` bytes.
     pub(crate) unsafe fn fill(&self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
-        // SAFETY: the caller vouches that `from` is readable for `len` bytes.
+        // SAFETY: the caller vouches for this slice.
         let bytes = unsafe { std::slice::from_raw_parts(fill.from, fill.len) };
         let (Ok(end) | Err(end)) = self.begin(guard).and_then(|()| self.copy(fill, bytes));
         end
@@ -160,7 +160,7 @@ impl Critical {
             if now != fill.claim && self.fault != Fault::Reload {
                 return Err(Outcome::Lost);
             }
-            fence(Ordering::SeqCst); // the claim before the bytes
+            fence(Ordering::SeqCst); // orders the claim before the bytes
             Ok(())
         })?;
         let store = |at: &AtomicU64, word| {

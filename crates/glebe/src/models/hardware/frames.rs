@@ -1,4 +1,5 @@
-//! Pages of two words in place of mapped memory. Accesses are relaxed, like plain copies.
+//! [`Frames`] has pages of two words in place of mapped memory. Accesses are relaxed, like plain
+//! copies.
 
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 use glebe_os::units::PageSize;

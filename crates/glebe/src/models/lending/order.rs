@@ -1,4 +1,4 @@
-//! Models the order of pages that readers see under one key.
+//! Models the order in which readers see the pages of one key.
 
 use super::*;
 
@@ -8,7 +8,7 @@ enum Reader {
     Ignores,
 }
 
-/// The only key; versions differ in their bytes.
+/// The only key. Versions of its page differ in their bytes.
 const KEY: u64 = 7;
 
 fn claimed(lent: &Lent, page: usize) -> Claim {
@@ -19,7 +19,6 @@ fn filled(lent: &Lent, claim: Claim, version: u64) -> Result<PageUse, NotFilled>
     lent.fill(claim, [KEY], &bytes_of(words_of(version)))
 }
 
-/// Publishes a page, or removes the key's entry if the fill failed.
 fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
     let held = |other| match lent.holds_use(other) {
         Some(_) => Held::Same,
@@ -55,7 +54,8 @@ fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
     claimed(lent, 0)
 }
 
-/// Puts a newer page while a reader finds an older one elsewhere.
+/// Puts a newer version into the page of a stale entry, while a reader finds an older version in
+/// another page.
 fn reads_during_a_put(reader: Reader) {
     let (lent, index) = (
         lent(1, Critical::restartable(1, Fault::None)),
@@ -63,7 +63,7 @@ fn reads_during_a_put(reader: Reader) {
     );
     let index = Arc::new(index);
     let claim = claimed_with_a_stale_entry(&lent, &index);
-    // The stale entry stays, to show that generations suffice.
+    // Keeps the stale entry, to show that the generation is enough to reject it.
     let old = filled(&lent, claimed(&lent, 1), 2).expect("alone");
     index.publish(HASH, old, |_| Held::Other).expect("room");
     let put = {
@@ -95,8 +95,8 @@ fn order_of_reads_needs_the_generation() {
     explore_large(2, || reads_during_a_put(Reader::Ignores));
 }
 
-/// Puts one key twice, once into the page of a stale entry. The first thread only waits, so the
-/// three run in any order without a preemption.
+/// Puts one key twice, once into the page of a stale entry. The main thread only waits, so the
+/// three others run in any order without a preemption.
 fn reads_during_two_puts(reader: Reader) {
     let (lent, index) = (
         lent(1, Critical::restartable(2, Fault::None)),

@@ -1,4 +1,4 @@
-//! Tests of a gauge on file trees.
+//! Tests on file trees.
 
 use super::super::pressure::Scope;
 use super::*;
@@ -185,7 +185,7 @@ fn what_the_allocator_gives_back_and_takes_is_no_rise_and_hides_none() {
     };
     assert_eq!(rise(0, 0, 100), Bytes::ZERO);
     assert_eq!(rise(40, 0, 140), Bytes::ZERO, "the program's own");
-    // The first look was before `now`, so a bit more than a second passed.
+    // The first look was before `now`, so more than a second passed.
     for seen in [rise(0, 40, 100), rise(0, 0, 140)] {
         assert!(seen > Bytes::mib(35) && seen <= Bytes::mib(40), "{seen}");
     }

@@ -1,4 +1,4 @@
-//! Tests of plans: tables, and random parts.
+//! Tests plans.
 
 use proptest::prelude::*;
 
@@ -30,8 +30,8 @@ fn told(targets: &Targets) -> [u64; 6] {
 #[test]
 fn each_class_gives_all_it_has_before_the_next_gives_any() {
     let parts = [part([1, 2, 1, 0, 3, 8]), part([1, 0, 0, 4, 0, 0])];
-    // Rows in MiB: used, files, idle files; expected target of each class. The limit is 100, the
-    // margin is 8, and shedding aims at a room of 10.
+    // Rows in MiB: used, files, idle files; targets by class. The limit is 100, the margin 8, and
+    // shedding aims at a room of 10.
     let table = [
         ((100, 8, 8), [0; 6]),
         ((100, 7, 7), [2, 1, 0, 0, 0, 0]),
@@ -40,7 +40,6 @@ fn each_class_gives_all_it_has_before_the_next_gives_any() {
         ((98, 0, 0), [2, 2, 1, 3, 0, 0]),
         ((100, 0, 0), [2, 2, 1, 4, 1, 0]),
         ((104, 0, 0), [2, 2, 1, 4, 1, 0]),
-        // The room suffices, but files in use would be dropped.
         ((100, 60, 0), [2, 2, 0, 0, 0, 0]),
         ((93, 60, 0), [2, 1, 0, 0, 0, 0]),
         ((92, 60, 0), [0; 6]),

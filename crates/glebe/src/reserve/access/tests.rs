@@ -1,13 +1,12 @@
-//! Tests the barrier: after it, a sequence whose guard is closed stores nothing.
+//! Tests that after the barrier a sequence whose guard is closed stores nothing.
 //!
-//! Each round closes the guard during a long copy and marks the last word, which a continued copy
-//! would overwrite. Only rounds that met a copy count.
+//! Each round tries to close the guard during a long copy. After the barrier it marks the last
+//! word, which a continued copy would overwrite. Only rounds that interrupted a copy count.
 
 use super::*;
 use std::thread;
 
 const CAUGHT: u32 = 200;
-/// A copy takes at least 100 µs.
 const COPY_WORDS: usize = 1 << 19;
 const OPEN: u64 = 1;
 const STOPPED: u64 = u64::MAX - OPEN;
@@ -17,7 +16,7 @@ const MARK: u64 = u64::MAX;
 
 struct Shared {
     critical: Critical,
-    /// `OPEN` and the number of a round; zero if closed; or `STOPPED`.
+    /// `OPEN` and the number of a round; 0 while closed; `STOPPED` at the end.
     guard: AtomicU64,
     target: AtomicU64,
     meta: [AtomicU64; rseq::META_WORDS],
@@ -68,8 +67,8 @@ impl Shared {
                 from: from.as_ptr().cast(),
                 len: size_of_val(&*from),
             };
-            // SAFETY: both are vectors of that length; other users access the words of `page` as
-            // atomics.
+            // SAFETY: `page` and `from` are vectors of `len` bytes; other users access the words of
+            // `page` as atomics.
             while unsafe { self.critical.fill(guard, &fill) } == Outcome::Aborted {}
             self.over.store(round, Ordering::Release);
         }

@@ -1,15 +1,16 @@
-//! [`Lent`] is the lending protocol: tenants copy into pages that first class does not hold, first
-//! class takes them back at once, and no tenant writes to a page of first class.
-//!
-//! This file has the tenants' half: a tenant never waits. [`recall`] has first class's half.
+//! [`Lent`] is the lending protocol. Tenants copy into pages that first class does not hold. First
+//! class takes these pages back at once ([`recall`]), and no tenant writes to a page of first
+//! class. A tenant never waits.
 //!
 //! Proof: a tenant commits only in a guarded sequence ([`super::access`]) that sees its granule
 //! open and in the epoch of its claim. A recall first closes the granules, then ends all sequences
 //! by one barrier, and only then changes epochs and page words. So an interrupted sequence finds a
-//! closed granule, another epoch or another page word.
+//! closed granule, another epoch or another page word. With restartable sequences, a recall of
+//! parts of granules first only exchanges page words, because no sequence stores to an unclaimed
+//! page.
 //!
-//! Cost: two words for a claim, fill or read. A recall costs two exchanges a granule, one barrier,
-//! and one store for each page of granules taken in part.
+//! Cost: two words and the key words for a claim, fill or read. A recall costs two exchanges a
+//! granule, one barrier, and a look at each page of granules taken in part.
 
 mod recall;
 mod zero;
@@ -26,7 +27,7 @@ pub(crate) use recall::NotTaken;
 
 const ABORTS_MAX: u32 = 64;
 
-/// Key words of a page, written with its bytes.
+/// Key words of a page, written together with the page's bytes.
 pub(crate) type Meta = [u64; META_WORDS];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub(crate) struct Claim {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoClaim {
     Taken,
-    /// First class counted the page as recalled.
+    /// First class took the whole granule meanwhile, and counted the page as recalled.
     Recalled,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// The first `present` pages are zero, the others without memory.
+    /// The first `present` pages are zero; the others have no memory.
     pub(crate) fn new(
         tables: &mut Tables,
         frames: Frames,
@@ -81,7 +82,7 @@ impl Lent {
         assert!(1 << shift <= PAGES_MAX && whole && present <= pages, "{pages} by 2^{shift}");
         let words: Table<AtomicU64> = tables.zeros(pages)?;
         let meta: Table<[AtomicU64; META_WORDS]> = tables.zeros(pages)?;
-        // Touches tables now, so that no first put waits for the kernel.
+        // Touches the tables now, so that no put waits for a page fault.
         for (word, meta) in words.iter().zip(meta.iter()).take(present) {
             word.store(PageWord::fresh().0, Ordering::Relaxed);
             meta.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -181,14 +182,15 @@ impl Lent {
         }
     }
 
-    /// Returns false if a recall of the whole granule has subtracted the page.
+    /// Subtracts a live page. Returns false if a recall of the whole granule has done so.
     #[inline]
     fn uncount(&self, granule: usize, seen: GranuleWord) -> bool {
         let same = |now: GranuleWord| now.epoch() == seen.epoch();
         self.granules.update(granule, |now| same(now).then(|| now.with_live_removed(1))).is_ok()
     }
 
-    /// Evicts a tenant's page. Fails if first class holds `page` or a tenant is writing to it.
+    /// Claims `page`, even from a tenant. Fails if first class holds the page or closes its
+    /// granule, a tenant writes to the page, or another thread interferes.
     #[inline]
     pub(crate) fn claim(&self, page: usize) -> Result<Claim, NoClaim> {
         self.claim_adding(page, Adds::Page)
@@ -297,7 +299,7 @@ impl Lent {
         self.holds(at.page).filter(|(word, ..)| word.use_of(at.page) == at)
     }
 
-    /// An unchecked hint.
+    /// Returns the key words as a hint, unchecked.
     #[inline]
     pub(crate) fn peek(&self, page: usize) -> Meta {
         self.meta[page].each_ref().map(|m| m.load(Ordering::Relaxed))
@@ -309,7 +311,6 @@ impl Lent {
         prefetch(&self.meta[page]);
     }
 
-    /// The processor predicts the rest of a copy.
     #[inline]
     pub(crate) fn prefetch_page(&self, page: usize) {
         self.prefetch(page);
@@ -323,7 +324,7 @@ impl Lent {
             && self.granule(self.granule_of(page)).epoch() == seen.epoch()
     }
 
-    /// Returns false, and may change `buf`, unless `at` still holds `key`.
+    /// Copies a page. Returns false, and may change `buf`, unless `at` still holds `key`.
     #[inline]
     pub(crate) fn read(&self, at: PageUse, key: &Meta, buf: &mut [u8]) -> bool {
         self.read_part(at, key, 0, buf)
@@ -344,7 +345,7 @@ impl Lent {
         self.holds_use(at).is_some_and(|(word, seen, _)| self.discard(at.page, word, seen))
     }
 
-    /// Fails if another thread interferes.
+    /// Frees a page. Returns false if the granule is closed or another thread interferes.
     pub(crate) fn discard(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
         let granule = self.granule_of(page);
         if !seen.is_open() || !self.enter(granule, seen, Adds::Nothing) {

@@ -1,8 +1,8 @@
 //! First class's half of [`Lent`] takes runs of pages from tenants and gives them back.
 //!
-//! The caller owns the positions of its run, so no two calls work on one page. A run is whole
-//! granules, each taken by a new epoch, and at most two *edges*, taken page by page from shared
-//! granules.
+//! The caller owns the positions of its run, so no two calls take one page. A run has whole
+//! granules, each taken by a new epoch, and at most two parts of granules, the *edges*, taken page
+//! by page.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub(crate) struct Recalled {
 #[derive(Debug)]
 pub(crate) enum NotTaken {
     Busy,
-    /// `pages` stored pages were dropped before.
+    /// `pages` tenants' pages were dropped before the refusal.
     NoBarrier {
         why: OsError,
         pages: u64,
@@ -47,7 +47,7 @@ impl Lent {
         part.pages.len() == self.granule_pages()
     }
 
-    /// Keeps tenants from writing to `run` until [`Lent::give_back`].
+    /// Takes `run`: no tenant writes there until [`Lent::give_back`].
     pub(crate) fn recall(
         &self,
         run: &Range<usize>,
@@ -74,7 +74,7 @@ impl Lent {
                 self.take_edge(&part, zeroed)
             };
         }
-        fence(Ordering::SeqCst); // page words and epochs before the owner's writes
+        fence(Ordering::SeqCst); // orders page words and epochs before the owner's writes
         Ok(Recalled { pages, barrier: !self.critical.counts_writers(), waited })
     }
 
@@ -84,18 +84,19 @@ impl Lent {
         prefetch(self.granules.word(self.granule_of(page)));
     }
 
-    /// Returns true if the page held a tenant's page; `None` if a tenant is writing to it.
+    /// Takes a page. Returns true if it held a tenant's bytes; `None` if a tenant is writing.
     #[inline]
     pub(crate) fn recall_page(&self, page: usize) -> Option<bool> {
         let granule = self.granule_of(page);
         let state = self.take_page(page, self.granule(granule).epoch())?;
         let live = u64::from(state == PageState::Valid);
         self.granules.change(granule, |now| now.with_held_added(1).with_live_removed(live));
-        fence(Ordering::SeqCst); // the page word before the owner's writes
+        fence(Ordering::SeqCst); // orders the page word before the owner's writes
         Some(live > 0)
     }
 
-    /// Takes nothing if a tenant writes to a page. The error is the number of stored pages dropped.
+    /// Takes all pages, or none if a tenant is writing. The error is the number of tenants' pages
+    /// that were dropped.
     fn recall_by_page(&self, run: &Range<usize>, zeroed: bool) -> Result<Recalled, u64> {
         let writing = |page| {
             let epoch = self.granule(self.granule_of(page)).epoch();
@@ -159,17 +160,16 @@ impl Lent {
     }
 
     fn zero_taken(&self, page: usize, count: usize) {
-        fence(Ordering::SeqCst); // the taken page word before the zeros
+        fence(Ordering::SeqCst); // orders the taken page word before the zeros
         self.frames.zero(page, count);
     }
 
-    /// Returns true if it waited for a writer.
     fn close(&self, run: &Range<usize>, wait: bool) -> Result<bool, NotTaken> {
         let counted = self.critical.counts_writers();
         let mut waited = false;
         for part in self.parts(run) {
             let mut backoff = Backoff::default();
-            // Waits while the field is full.
+            // Waits while the count of closers is full.
             while self.granules.update(part.granule, GranuleWord::closed).is_err() {
                 backoff.wait();
             }
@@ -190,7 +190,7 @@ impl Lent {
         self.granules.change(granule, GranuleWord::reopened);
     }
 
-    /// Leaves the granule closed. Returns the live pages.
+    /// Takes a granule, which stays closed. Returns how many of its pages tenants used.
     fn take_whole(&self, part: &GranulePart, zeroed: bool) -> u64 {
         let pages = part.pages.len();
         let before = self.granules.change(part.granule, |now| now.taken_whole(pages as u64));
@@ -203,7 +203,7 @@ impl Lent {
         before.live()
     }
 
-    /// Clears page words of old epochs, which would match again after the epoch wrapped.
+    /// Resets all page words, because words of the earlier epoch 0 would match the wrapped epoch.
     #[cold]
     fn forget_epochs(&self, pages: &Range<usize>) {
         for page in pages.clone() {
@@ -235,14 +235,14 @@ impl Lent {
         live
     }
 
-    /// Returns true if the page was live. Another recall changes only a page in state *writing*, by
-    /// revoking it, so only that state needs a swap.
+    /// Returns true if a tenant had the page. Only the state *writing* needs a swap, because
+    /// another recall may revoke such a page at the same time.
     fn take_closed(&self, page: usize, old: PageWord, epoch: u64) -> bool {
         let new = old.next(PageState::First, epoch);
         match old.state(epoch) {
             PageState::Writing => {
                 let before = PageWord(self.words[page].swap(new.0, Ordering::AcqRel));
-                // A neighbour revoked the page with the generation of `new`.
+                // Another recall revoked the page with the generation of `new`.
                 if before != old {
                     let newer = before.next(PageState::First, epoch);
                     self.words[page].store(newer.0, Ordering::Release);
@@ -286,7 +286,7 @@ impl Lent {
         }
     }
 
-    /// The granules' addresses must stay readable: a reader may still be copying.
+    /// Marks granules as without memory. Their addresses must stay readable for late readers.
     pub(crate) fn depart(&self, granules: Range<usize>) {
         let pages = self.granule_pages() as u64;
         for granule in granules {

@@ -1,8 +1,8 @@
-//! [`Lent::zero_granule`] zeroes ahead of time, as a tenant that stores zeros.
+//! [`Lent::zero_granule`] zeroes a granule ahead of time, as a tenant that stores zeros.
 //!
-//! A granule is *tracked* while its pages are zeroed one by one. A tenant's new use ends the
-//! tracking; an earlier one counts as live until its page word shows the use. So the granule is
-//! zero if, at the end, it is tracked, has no live page, and all page words say zero.
+//! A granule is *tracked* while its pages are zeroed one by one. A tenant's new use of a page ends
+//! the tracking. An older use shows in the count of live pages or in its page word. So the granule
+//! is zero if, at the end, it is tracked, has no live page, and all page words say zero.
 
 use std::cmp::Reverse;
 
@@ -77,7 +77,8 @@ impl Lent {
         }
     }
 
-    /// Prefers few live pages, then the highest granule, since blocks are placed low.
+    /// Returns the open granule to zero next: one with the fewest pages of tenants, of equals the
+    /// highest, because blocks are placed low.
     pub(crate) fn zero_candidate(&self) -> Option<usize> {
         let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
         words

@@ -1,4 +1,4 @@
-//! Tests a pool against a plain map: a read returns the put bytes or finds them lost.
+//! Tests a pool against a plain map: a read returns the inserted bytes or finds them lost.
 
 use std::collections::HashMap;
 
@@ -73,7 +73,7 @@ fn objects_go_to_lent_pages_and_come_back() {
         let stats = pool.stats();
         assert!(stats.lent > Pages::new(100), "{codec:?}: {stats}");
         assert!(stats.staged <= stats.staging);
-        // Pages that no slot of a zspage uses are not lent.
+        // `lent` counts whole zspages, but pages without a used slot are not lent.
         let live = reserve.stats().live;
         assert!(live <= stats.lent && live > Pages::new(100), "{live}");
         for (n, handle) in handles.iter().enumerate() {

@@ -1,6 +1,7 @@
-//! [`Packed::seal`] copies zspages to lent pages; [`Movers`] move them away from first class.
+//! [`Packed::seal`] copies zspages to lent pages. [`Movers`] move them out of runs that first class
+//! takes.
 //!
-//! All pages of a zspage are in one granule. If the hand reaches another granule, the claim starts
+//! All pages of a zspage go to one granule. If a claim reaches another granule, the copy starts
 //! again there, a few times.
 
 use std::ops::Range;
@@ -23,7 +24,7 @@ struct Copied<'a> {
     pages: Vec<&'a [u8]>,
 }
 
-/// Pages looked at for a target while first class waits.
+/// Pages looked at for one target page; few, because first class waits.
 const LOOKED_AT_MAX: u64 = 2048;
 
 impl Packed {
@@ -59,7 +60,6 @@ impl Packed {
             }
             let here = lender.lent().granule_of(claim.page);
             if granule.replace(here) != Some(here) && !uses.is_empty() {
-                // Copies the earlier pages again, in this granule.
                 self.drop_uses(lender, &mut uses);
                 tries += 1;
             }
@@ -90,8 +90,8 @@ impl Packed {
         meta[0] == self.name
     }
 
-    /// Moves a zspage out of `run`, to pages that are free or hold no objects. Returns false if
-    /// these are refused.
+    /// Moves the zspage of `meta` out of `run`, to pages that are free or hold no objects. Returns
+    /// false if it gets no such pages.
     pub(super) fn move_out(&self, lender: &Lender, meta: &Meta, run: &Range<usize>) -> bool {
         let page_bytes = self.page.bytes().as_usize();
         let (zspage, seal) = ((meta[1] >> ZSPAGE_AT) as u32, meta[2]);
@@ -135,7 +135,8 @@ impl Movers {
         movers.push(Arc::downgrade(packed));
     }
 
-    /// Moves pages until no target is free. Never waits: skips the move if the lock is taken.
+    /// Moves the zspages in `run` until one finds no target. Moves nothing if another thread adds a
+    /// mover, because first class must not wait.
     #[cold]
     pub(in crate::reserve) fn move_out(&self, lender: &Lender, run: &Range<usize>) {
         let alive = match self.0.try_read() {

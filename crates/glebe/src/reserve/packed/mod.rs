@@ -1,15 +1,15 @@
 //! [`Packed`] keeps objects of a compressed pool on lent pages.
 //!
-//! New objects go to zspages in ordinary memory, the *staging*. If it is full, zspages are
-//! *sealed*: copied to lent pages of one granule. A page is lost when its [`PageUse`] is over,
-//! which a read or the *sweep* finds.
+//! New objects go to zspages in ordinary memory, the *staging*. When it is nearly full, zspages are
+//! *sealed*: copied to lent pages of one granule. A page is lost when its [`PageUse`] is over. A
+//! read or the *sweep* finds the loss.
 //!
 //! Key words of a page: {the pool's number with the highest bit set, zspage and page, number of the
-//! seal, 0}. A read compares them before the copy, and the use before and after, so wrong bytes are
-//! never used.
+//! seal, 0}. A read compares the key words before the copy, and the use before and after, so wrong
+//! bytes are never used.
 //!
-//! A zspage stays sealed until its last object ends. No lock: a zspage leaves its class's lists
-//! before the copy.
+//! A zspage stays sealed until its last object ends. Copying an object out needs no lock, because
+//! the zspage has left its class's lists.
 
 mod lend;
 mod refs;
@@ -31,16 +31,16 @@ const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
 const ROOM_PER_STAGED: u64 = 64;
 const TABLES: Bytes = Bytes::mib(16);
-/// Sealing begins when less than one part of the staging is free and ends when two are.
+/// Parts of the staging. Sealing begins when less than one is free, and ends when two are.
 const PARTS: u64 = 8;
 const STAGED_MIN: u64 = 4 * PAGES_MAX as u64;
 
 /// [`Rest`] is the fate of the other objects of a zspage with a lost page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// The sweep gathers the last ones.
+    /// The objects stay until the sweep moves them to the staging, when few are left.
     Stays,
-    /// They are dropped: objects of a cache are about as old as the lost ones.
+    /// The objects are dropped, because in a cache they are about as old as the lost ones.
     Goes,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Counters {
     ended_pages: MappedWord,
 }
 
-/// A bit for each page.
+/// Lost pages, one bit a page.
 #[derive(Debug)]
 struct LostPages(u32);
 
@@ -131,7 +131,7 @@ impl Packed {
         has_room
     }
 
-    /// Required after each insert or removal.
+    /// Must follow each insert or removal.
     #[inline]
     pub(super) fn settle(&self, lender: &Lender) {
         if self.staging.used_pages() > self.staged_max - self.staged_max / PARTS {
@@ -205,7 +205,8 @@ impl Packed {
         self.counters.lost.fetch_add(objects as u64, Ordering::Relaxed);
     }
 
-    /// Unpins the object. Ends a lost object and returns `None`.
+    /// Calls `then` with the stored bytes, and unpins the object. Ends a lost object and returns
+    /// `None`.
     #[inline]
     pub(super) fn with_stored<R>(
         &self,
@@ -255,7 +256,6 @@ impl Packed {
         self.let_go(lender);
     }
 
-    /// If first class is at the granule, the page is evicted later.
     fn drop_page(&self, lender: &Lender, at: PageUse) -> bool {
         lender.drop_use(at, Counter::InvalidatedPages)
     }

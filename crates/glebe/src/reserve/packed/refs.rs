@@ -8,8 +8,9 @@
 //!                      +----------+-------------+--------------------+
 //! ```
 //!
-//! A zspage's words are written before word 0 holds the seal and after the zspage has ended; in
-//! between only moves exchange them. A zspage number's first seal populates its words. No lock.
+//! A zspage's words are written before word 0 gets the seal and after the zspage has ended. In
+//! between only moves exchange them. The first seal of a zspage number populates its words. No
+//! lock.
 
 use crate::reserve::words::PageUse;
 use glebe_os::error::OsError;

@@ -1,12 +1,11 @@
-//! [`Packed::sweep`] finds lost pages that nobody reads, and gathers the objects of sparse zspages.
-//!
-//! Cost: some words a page, and the objects of at most one sparse zspage a call.
+//! [`Packed::sweep`] finds lost pages that nobody reads, and empties sparse zspages into the
+//! staging.
 
 use super::{with_buffer, LostPages, Packed, Rest, PAGES_MAX};
 use crate::reserve::lender::Lender;
 use glebe_os::internal::sync::Ordering;
 
-/// In quarters of a zspage's ever used slots.
+/// The sweep empties zspages that use at most this many quarters of their slots.
 const SPARSE: u32 = 2;
 const SPARSE_ASKED: u32 = 3;
 
@@ -55,7 +54,7 @@ impl Packed {
         moved
     }
 
-    /// Returns the objects moved and the pages freed.
+    /// Returns the number of objects moved and of pages freed.
     pub(in crate::reserve) fn compact(
         &self,
         lender: &Lender,

@@ -1,7 +1,7 @@
 //! [`Namespace`] copies runs of pages of one object.
 //!
-//! Page `n` of a run is the object's page `first + n`, stored and evicted by itself. The last page
-//! is padded with zeros.
+//! Page `n` of a run is the object's page `first + n`. Each page is stored and evicted by itself.
+//! The last page is padded with zeros.
 
 use super::{
     is_object, with_buffer, Cache, Namespace, PageKey, Put, Rejected, ReserveCore, ReserveError,
@@ -12,7 +12,7 @@ use crate::reserve::stats::Counter;
 use glebe_os::internal::sync::Ordering;
 
 const REPAIRS: u32 = 3;
-/// At most [`DROPPED`], so that a run reuses the pages of the run that it replaces.
+/// Pages put together; at most [`DROPPED`], so that a run reuses the pages that it replaces.
 const BATCH: usize = 8;
 const _: () = assert!(BATCH as u64 <= DROPPED);
 
@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Makes the next key early, to fetch its entry ahead.
+    /// Makes each key one part early, to prefetch its index bucket.
     fn zip<T: 'a>(
         self,
         parts: impl Iterator<Item = T> + 'a,
@@ -69,8 +69,9 @@ impl<'a> Keys<'a> {
 }
 
 impl Cache {
-    /// After a rejection puts only filled pages. Fills by address, to copy neighbours together.
-    /// Counted writers claim none ahead, since a recall would wait for all.
+    /// Fills in the order of addresses, to copy neighbours together. After a rejection publishes
+    /// only filled pages. With counted writers claims no page ahead, because a recall would wait
+    /// for all.
     fn put_batch(&self, lender: &Lender, batch: &Batch<'_>, takes: Takes) -> Put {
         let mut claims = [const { None }; BATCH];
         let waits = lender.lent().critical().counts_writers();
@@ -108,9 +109,9 @@ impl Namespace {
         Ok(Keys { inner, number: self.number.load(Ordering::Acquire), object, first })
     }
 
-    /// Copies `bytes` in as the pages of `object` from index `first` on; the last may be partial.
-    /// Keeps all pages or none, unless others evict or recall some meanwhile. Concurrent puts may
-    /// leave pages of both. O(bytes).
+    /// Stores `bytes` as the pages of `object` from index `first` on; the last page may be partial.
+    /// Keeps all pages or none, unless others evict or recall some meanwhile. Concurrent puts of a
+    /// run may leave pages of both. O(bytes).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -171,8 +172,8 @@ impl Namespace {
         })
     }
 
-    /// Returns true if all `pages` pages of `object` from index `first` on are present. Marks and
-    /// counts nothing. O(pages).
+    /// Returns true if all `pages` pages of `object` from index `first` on are present. Does not
+    /// count as a read of them. O(pages).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -199,8 +200,8 @@ impl Namespace {
         Ok(is_hit)
     }
 
-    /// Copies bytes of `object` from byte `offset` on. Returns false if a page is missing, and may
-    /// then change `buf`. O(bytes).
+    /// Fills `buf` with bytes of `object` from byte `offset` on. Returns false if a page is
+    /// missing, and may then change `buf`. O(bytes).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -308,7 +309,7 @@ mod tests {
             }
             stored.push(object);
         }
-        // Crowded buckets of the index drop some of them.
+        // Crowded buckets of the index drop some objects.
         let all = |buf: &mut [u8]| {
             stored.iter().filter(|object| items.get(**object, 0, buf).unwrap()).count() as u64
         };
@@ -332,10 +333,9 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let part = reserve.len().get() / 4;
         let put = |object: u64| items.put_run(object, 0, &[object as u8].repeat(page)).unwrap();
-        // Takes single pages: no longer run may be free.
+        // Takes single pages, because no longer run may be free.
         let take =
             || drop((0..part).map(|_| reserve.alloc(Pages::new(1)).unwrap()).collect::<Vec<_>>());
-        // The hand must not reach the pages that first class takes while pages above are free.
         let (mut objects, mut buf) = (0..0, vec![0; page]);
         for _ in 0..24 {
             take();

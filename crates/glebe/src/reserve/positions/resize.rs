@@ -1,13 +1,13 @@
-//! [`Positions`] change their runs when a reserve grows or shrinks.
+//! [`Positions`] get new runs when a reserve grows, and give up whole units when it shrinks.
 //!
-//! Positions without memory belong to no run and stay taken. Cost: one step a free extent; O(n log
-//! n) to choose among them.
+//! Positions without memory stay taken. Cost: one step a free extent; O(n log n) to choose.
 
 use super::Positions;
 use crate::contig::Run;
 use glebe_os::extent::Extent;
 
-/// Makes runs of one page of the pages in no known run.
+/// Returns `known` with a run of one page for each present page that is in no run; nothing if
+/// `known` is empty.
 pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
     let mut all = Vec::with_capacity(known.len());
     if known.is_empty() {
@@ -28,7 +28,7 @@ pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
 }
 
 impl Positions {
-    /// All pages of `next` must be taken. Returns the old positions.
+    /// All pages of `next` must be taken.
     pub(crate) fn replace(&mut self, mut next: Self) -> Self {
         self.free_pages().for_each(|pages| next.free(pages));
         std::mem::replace(self, next)
@@ -51,7 +51,8 @@ impl Positions {
         self.whole_units(unit).map(Extent::len).sum()
     }
 
-    /// Takes the fewest extents, the highest of equals. The error is the pages free in whole units.
+    /// Takes `len` pages in the fewest extents of whole units, the highest of equals. The error is
+    /// the number of pages in free whole units.
     pub(crate) fn take_units(&mut self, len: u64, unit: u64) -> Result<Vec<Extent>, u64> {
         let mut free: Vec<Extent> = self.whole_units(unit).collect();
         let all = free.iter().map(|pages| pages.len()).sum();

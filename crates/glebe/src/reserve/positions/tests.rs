@@ -1,4 +1,4 @@
-//! Tests the places against a plain list of free pages.
+//! Tests the chosen places against a plain list of free pages.
 
 use proptest::prelude::*;
 
@@ -261,7 +261,7 @@ fn what_has_no_run_yet_is_passed_over_though_it_costs_nothing() {
     }
 }
 
-/// Frames of three runs: across the first gibibyte, up to 16 GiB, and from 8 GiB on.
+/// First frame and length of three runs: across 1 GiB, up to 16 GiB, and from 8 GiB on.
 const RUNS: [(u64, u64); 3] = [(0x3_fff0, 0x4_0020), (0x3f_ff00, 0x100), (0x20_0000, 0x4_0001)];
 
 fn runs_of_frames(are_known: bool) -> (Vec<contig::Run>, u64) {
@@ -312,7 +312,7 @@ fn alignments_beyond_a_gibibyte_are_those_of_the_frames() {
 
 #[test]
 fn of_places_aligned_beyond_a_gibibyte_the_cheapest_is_taken() {
-    // Only the second of two places aligned to 1 GiB is aligned to 2 GiB.
+    // The run has three places aligned to 1 GiB; the first and the last are aligned to 2 GiB.
     let len = 0xc_0000;
     let run = contig::Run { pages: Extent::new(0, len).unwrap(), pfn: Some(Pfn::new(0x10_0000)) };
     let mut positions = Positions::of_runs(&[run], len, GRANULE_PAGES).unwrap();

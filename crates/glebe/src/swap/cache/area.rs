@@ -1,10 +1,9 @@
 //! [`Area`] stores pages by offset, in memory and in a file.
 //!
-//! A store makes the block first and the entry last, so an entry always names a whole block. After
-//! a failed read, a load looks at the entry again: another call may have replaced it. The checksum
-//! covers each store's own generation, so a load accepts no other store's block.
+//! A store makes the block first and the entry last, so an entry always names a whole block. The
+//! checksum covers each store's own generation, so a load accepts no other store's block.
 //!
-//! Locks, in order: the cleaner's hand, a chunk of entries, pools and file, `unsaved`. Only the
+//! Locks, in order: the cleaner's hand, a shard of entries, pools and file, `unsaved`. Only the
 //! hand is held during I/O.
 
 use super::batch::{Batch, Page};
@@ -23,13 +22,13 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, Pages};
 
-/// Part for rounding and tables.
+/// The area's own pool may exceed its pages by an eighth, for rounding and tables.
 const OWN_PART: u64 = 8;
 const OWN_MIN: Bytes = Bytes::mib(1);
 
 static AREAS: MappedWord = MappedWord::new(0);
 
-/// `Area` stores pages of one user of a [`SwapCache`]. See [the module](super).
+/// `Area` stores one user's pages in a [`SwapCache`]. See [the module](super).
 #[derive(Debug)]
 pub struct Area {
     number: u32,
@@ -75,7 +74,7 @@ impl Area {
         self.number
     }
 
-    /// Returns the number of pages that fit.
+    /// Returns the area's length in pages.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::new(self.pages)
@@ -103,19 +102,20 @@ impl Area {
         Key { store: self.number, index: offset as u32, generation }
     }
 
-    /// Stores a page in place of the earlier one.
+    /// Stores a page in place of the earlier page at `offset`.
     ///
     /// # Errors
     /// `Offset`, `NotAPage`, `Forked` change nothing. Other errors leave the offset empty: `Full`
-    /// without a file, `FileFull`, `Os`.
+    /// or `Pool` without a file, `FileFull`, `Os`.
     pub fn store(&self, offset: u64, page: &[u8]) -> Result<(), SwapError> {
         self.store_all([(offset, page)])
     }
 
-    /// Stores pages with few writes.
+    /// Stores pages with few writes to the file.
     ///
     /// # Errors
-    /// As [`Area::store`].
+    /// As [`Area::store`], for the page with the error. Earlier pages are stored, unless the file
+    /// fails.
     pub fn store_all<'a>(
         &self,
         pages: impl IntoIterator<Item = (u64, &'a [u8])>,
@@ -160,7 +160,7 @@ impl Area {
         })
     }
 
-    /// Returns false if the block must be written to the file.
+    /// Returns false if the block must go to the file at once; otherwise charges it.
     fn make_room(&self, block: CopyBlock) -> Result<bool, SwapError> {
         while !self.unsaved.charge(block.len) {
             let state = self.unsaved.get();
@@ -235,7 +235,7 @@ impl Area {
     /// As [`Area::load`]. The page then stays.
     pub fn take(&self, offset: u64, out: &mut [u8]) -> Result<bool, SwapError> {
         while let Some(entry) = self.find(offset, out)? {
-            // Otherwise the page was moved or replaced meanwhile.
+            // Tries again if another call moved or replaced the page meanwhile.
             if let Some(old) = self.entries.set_if(offset, &entry, None) {
                 self.counts.add(Counter::Ended, 1);
                 self.drop_entry(&old);
@@ -320,16 +320,16 @@ impl Area {
         dropped
     }
 
-    /// Limits the compressed bytes that may wait to be written. Writes the excess first. Has no
+    /// Limits the compressed bytes that may wait to be written. Writes the excess now. Has no
     /// effect without a file.
     ///
     /// # Errors
-    /// `FileFull`, `Os`, `Forked`. The number is then unchanged.
+    /// `FileFull`, `Os`, `Forked`. The limit is then unchanged.
     pub fn set_write_back(&self, write_back: Bytes) -> Result<(), SwapError> {
         self.change_policy(|policy| WritePolicy { write_back, ..policy })
     }
 
-    /// Limits the compressed bytes that need never be written. Writes the excess first.
+    /// Limits the compressed bytes that need never be written. With a file, writes the excess now.
     ///
     /// # Errors
     /// As [`Area::set_write_back`]; `PutBackBelowStored` without a file.

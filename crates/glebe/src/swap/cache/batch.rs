@@ -1,6 +1,6 @@
 //! [`Batch`] collects blocks for the file.
 //!
-//! Several writes are made if no free run fits all. An error loses no written block.
+//! Several writes are needed if no free run fits all blocks.
 
 use super::entries::Entry;
 use crate::swap::copies::{Copy, CopyBlock};
@@ -10,7 +10,7 @@ use crate::swap::file::SpillFile;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) offset: u64,
-    /// The page's entry; not yet visible for a new page.
+    /// The page's present entry, or a new page's future entry.
     pub(super) was: Entry,
     pub(super) block: CopyBlock,
 }
@@ -31,7 +31,7 @@ impl Batch {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Empties the batch, also after an error.
+    /// Calls `placed` for each written block. Empties the batch, also after an error.
     pub(super) fn write(
         &mut self,
         file: &SpillFile,

@@ -1,8 +1,8 @@
-//! [`Area::clean`] writes pages to the file that only ordinary memory holds.
+//! [`Area::clean`] writes to the file the pages that only ordinary memory holds.
 //!
-//! A store that finds no room cleans; no thread runs in the background. A page stays readable until
-//! its entry names the file. If it is replaced meanwhile, the cleaner frees the record. Lock: the
-//! hand, during the write; only stores without room wait for it.
+//! A store without room cleans; no background thread runs. A page stays readable during its write.
+//! If the page is replaced meanwhile, the cleaner frees the record. Lock: the hand, also during the
+//! write, but no store with room takes it.
 
 use super::area::Area;
 use super::batch::{Batch, Page};
@@ -15,11 +15,11 @@ use glebe_os::internal::sync::{lock, Backoff};
 use glebe_os::units::Bytes;
 
 impl Area {
-    /// Writes pages that only ordinary memory holds, until `most` bytes are written or put-back
-    /// covers the rest. Returns the bytes written.
+    /// Writes pages that only ordinary memory holds, until `most` bytes are written or the rest may
+    /// stay unwritten. Returns the bytes written.
     ///
     /// # Errors
-    /// `FileFull`, `Os`, `Forked`. The pages are then unchanged.
+    /// `FileFull`, `Os`, `Forked`. No page is lost.
     pub fn clean(&self, most: Bytes) -> Result<Bytes, SwapError> {
         self.alive()?;
         let mut written = 0;
@@ -54,7 +54,7 @@ impl Area {
                 return Err(SwapError::PutBackBelowStored { stored, put_back: limit });
             }
             if self.clean_some(hand, stored.get() - limit.get())? == 0 {
-                // A store has charged bytes and will publish their entry soon.
+                // A store has charged bytes, and will publish their entry soon.
                 backoff.wait();
             }
         }
@@ -80,7 +80,7 @@ impl Area {
 
     fn gather(&self, hand: &mut usize, most: u64) -> Batch {
         let mut batch = Batch::default();
-        // Visits the first chunk twice: pages may precede the last ones taken.
+        // Visits the first chunk again, because pages may have been stored there.
         for _ in 0..=self.entries.chunks() {
             for (offset, was) in self.entries.chunk(*hand) {
                 if batch.len() as u64 >= most {
@@ -88,7 +88,7 @@ impl Area {
                 }
                 let Some(block) = was.copy.in_pool() else { continue };
                 with_buffer(block.len, |bytes| {
-                    // A missing block was replaced; a damaged one fails at its next load.
+                    // A missing block was replaced; a damaged block fails at its next load.
                     if self.copies.gather(block, bytes).is_ok() {
                         batch.push(Page { offset, was, block }, bytes);
                     }

@@ -1,8 +1,7 @@
-//! [`Entries`] has an area's pages by offset.
+//! [`Entries`] has the entries of an area's pages, by offset.
 //!
-//! A *chunk* holds the entries of 128 adjacent pages, from its first page until the area is
-//! invalidated. Cost: 32 bytes per page of a present chunk, 24 per chunk. Lock: one per shard of
-//! chunks.
+//! A *chunk* holds the entries of 128 adjacent pages, from its first store until the area is
+//! invalidated. Cost: 32 bytes per page of a chunk, 24 per chunk. Lock: one per shard of chunks.
 
 use std::mem::{replace, take};
 
@@ -11,14 +10,14 @@ use crate::zpool::Handle;
 use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
 
 const CHUNK: u64 = 128;
-/// Keeps empty areas small.
+/// Limits the locks, to keep empty areas small.
 const SHARDS_MAX: usize = 1 << 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) generation: u32,
     pub(super) copy: Copy,
-    /// A second copy, only if the file has the page.
+    /// A second copy, in the swap cache, only if the file has the page.
     pub(super) kept: Option<Handle>,
 }
 
@@ -51,7 +50,6 @@ impl Entry {
     }
 }
 
-/// Chunks are empty until their first page.
 type Shard = Vec<Vec<Raw>>;
 
 #[derive(Debug)]
@@ -97,8 +95,7 @@ impl Entries {
         self.with(offset, take)?.entry()
     }
 
-    /// Sets an entry if the present one [is the same](Entry::is_same) as `was`. Returns the old
-    /// one.
+    /// Replaces and returns the present entry if it [is the same](Entry::is_same) as `was`.
     pub(super) fn set_if(&self, offset: u64, was: &Entry, entry: Option<Entry>) -> Option<Entry> {
         self.with(offset, |raw| {
             let now = raw.entry().filter(|now| now.is_same(was))?;

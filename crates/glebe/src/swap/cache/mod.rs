@@ -18,16 +18,16 @@
 //!
 //! An [`Area`] stores pages by offset, with or without its own file. A page in the file is *saved*.
 //! **Lent pages hold only copies of saved pages**, so a recall writes nothing and waits for no
-//! device. Other pages use the area's ordinary memory, within two limits on their bytes:
+//! device. Other pages use the area's ordinary memory, within two limits on their compressed bytes:
 //!
 //! * *write-back*: bytes that wait to be written; see [`SwapCache::usual_write_back`].
-//! * *put-back*: bytes that need not be written, with or without a file.
+//! * *put-back*: bytes that need not be written.
 //!
 //! Both are 0 at first, which is *write-through*: the file has a page when its store returns.
 //! Same-filled pages take no memory and no file.
 //!
-//! Cost: 32 bytes a page, the codec, one write per 256 KiB. Source: Linux's frontswap; the three
-//! policies of GCMA (RFC v2, 2015).
+//! Cost: 32 bytes a page, the codec, one write per call or 256 KiB. Source: Linux's frontswap; the
+//! three policies of GCMA (RFC v2, 2015).
 
 mod area;
 mod batch;
@@ -38,7 +38,7 @@ mod stats;
 mod swap_cache;
 
 pub use area::Area;
-// The reference lists only types that programs name.
+// Hidden, because programs do not name this type.
 #[doc(hidden)]
 pub use stats::Stats;
 pub use swap_cache::SwapCache;

@@ -1,15 +1,12 @@
-//! [`Unsaved`] counts bytes that only ordinary memory holds.
-//!
-//! Invariant: a charge never exceeds the sum of both limits. Unit: bytes of blocks.
+//! [`Unsaved`] counts the compressed bytes that only ordinary memory holds. No charge raises the
+//! count above the sum of both limits.
 
 use glebe_os::internal::sync::{lock, Mutex};
 use glebe_os::units::Bytes;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WritePolicy {
-    /// Bytes that wait for a write to the file.
     pub(super) write_back: Bytes,
-    /// Further bytes that need not be written.
     pub(super) put_back: Bytes,
 }
 
@@ -36,7 +33,7 @@ impl UnsavedState {
         self.charged.saturating_add(len as u64) <= self.limit()
     }
 
-    /// Returns true if writing other pages can make room.
+    /// Returns true if writing other pages can make room for `len` bytes.
     pub(super) fn can_wait(self, len: usize) -> bool {
         self.has_file && len as u64 <= self.policy.write_back.get()
     }

@@ -1,4 +1,4 @@
-//! [`Stats`] of an area satisfies three identities while no call runs:
+//! [`Stats`] of an area satisfies three conditions while no call runs:
 //!
 //! * `stored = ended + present_pages`
 //! * `present = unsaved + saved + same_filled`
@@ -83,10 +83,10 @@ impl Area {
 }
 
 impl Stats {
-    /// Tests the identities while no call runs.
+    /// Tests the conditions while no call runs.
     ///
     /// # Errors
-    /// The identity that fails, with its values.
+    /// The condition that fails, with its values.
     pub fn check(&self) -> Result<(), String> {
         let same = |what: &str, a: u64, b: u64| {
             (a == b).then_some(()).ok_or_else(|| format!("{what}: {a} is not {b}"))

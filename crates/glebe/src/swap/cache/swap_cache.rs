@@ -1,4 +1,4 @@
-//! [`SwapCache`] has memory for copies of areas' pages.
+//! [`SwapCache`] makes areas.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 const PAGES_MAX: Pages = Pages::new(1 << 28);
-/// Largest number of records that no entry names yet.
+/// Allowance for records that no entry names yet.
 const CALLS_MAX: u64 = 1 << 12;
 const WRITE_BACK_PART: u64 = 16;
 const WRITE_BACK_MAX: Bytes = Bytes::mib(16);
@@ -39,7 +39,7 @@ impl SwapCache {
         }
     }
 
-    /// Makes a cache in the pages of a reserve that first class does not hold.
+    /// Makes a cache in the pages of a reserve that no first-class client holds.
     ///
     /// # Errors
     /// [`SwapError::Pool`] in a forked child, or if the kernel refuses memory.
@@ -63,24 +63,23 @@ impl SwapCache {
         Self { codec, ..self }
     }
 
-    /// Encrypts the files of later areas, each with a key of this process only. Needs the feature
-    /// `encrypt`.
+    /// Encrypts the files of later areas. Needs the feature `encrypt`.
     #[cfg(feature = "encrypt")]
     #[must_use]
     pub fn encrypted(self) -> Self {
         Self { is_encrypted: true, ..self }
     }
 
-    /// Returns the [write-back](Area::set_write_back) for most areas: a sixteenth of the reserve or
-    /// limit, at most 16 MiB.
+    /// Returns a [write-back](Area::set_write_back) that suits most areas: a sixteenth of the
+    /// reserve or limit, at most 16 MiB.
     #[must_use]
     pub fn usual_write_back(&self) -> Bytes {
         Bytes::new(self.room.get() / WRITE_BACK_PART).min(WRITE_BACK_MAX)
     }
 
-    /// Makes an area that writes through to a file in `dir` of up to `limit` bytes. The file has no
-    /// name, disappears with the process, and is not encrypted by default. A page takes whole units
-    /// of 512 bytes of the file, or of 4 KiB if it is written alone.
+    /// Makes an area that writes through to a file in `dir` of up to `limit` bytes. The file has
+    /// the properties given at [`SwapOptions::file_in`](crate::swap::SwapOptions::file_in). A page
+    /// takes whole units of 512 bytes, or of 4 KiB if written singly.
     ///
     /// # Errors
     /// [`SwapError::AreaPages`]; [`SwapError::Pool`] if the codec's parameters are bad;
@@ -93,8 +92,8 @@ impl SwapCache {
         Area::new(self, pages, Some(file))
     }
 
-    /// Makes an area without a file. The area has no room until [`Area::set_put_back`] gives it
-    /// some.
+    /// Makes an area without a file. The area refuses pages, except same-filled ones, until
+    /// [`Area::set_put_back`] gives it room.
     ///
     /// # Errors
     /// As [`SwapCache::area`].

@@ -1,4 +1,4 @@
-//! Tests that reach internals: positions, failing devices, damaged blocks, forks.
+//! Tests that reach internals.
 #![allow(unsafe_code)] // Safety: the forked child allocates nothing.
 
 mod stress;
@@ -327,7 +327,7 @@ fn a_damaged_kept_copy_is_not_used_and_another_pages_block_neither() {
     assert_eq!(of(1).kept, None, "it is of no use");
     area.entries.set(0, entries::Entry { copy: of(3).copy, kept: None, ..of(0) });
     assert!(matches!(load(&area, 0), Err(SwapError::DamagedPage { offset: 0, .. })));
-    // Prevents a double drop.
+    // Prevents a double drop of page 3's block.
     area.entries.set(0, entries::Entry { copy: Copy::Filled(0), ..of(0) });
 }
 

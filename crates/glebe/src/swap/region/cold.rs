@@ -4,7 +4,7 @@
 //! range   63 first page 32 | 31 pages 0
 //! ```
 //!
-//! A range is a hint: when all places are used, a new one replaces the oldest. No lock.
+//! A range is a hint: if all words are used, a new range replaces the oldest. No lock.
 
 use std::ops::Range;
 

@@ -1,15 +1,15 @@
-//! `RegionCore` evicts pages by two hands, in the order of addresses.
+//! `RegionCore` evicts pages in two steps, each in address order.
 //!
-//! The *hand* moves runs of pages into the shadow, where they are in the *window*: a touch brings
-//! one back with one system call, so used pages stay. The *tail* compresses pages still in the
-//! window, unless they equal a kept copy. Cold pages leave first.
+//! The *hand* moves runs of pages to shadow addresses, out of the program's reach (the *window*). A
+//! touch moves a page back with one system call, so used pages stay. The *tail* compresses pages
+//! still in the window, unless they equal a kept copy.
 //!
 //! Pages that the kernel pins, or that are locked or read-only, stay. Locked and read-only pages
-//! are remembered: a turn retries one, and all after a success. They may exceed the budget; other
-//! pages then have a quarter of it.
+//! are remembered: an eviction retries one, and after a success all. They may exceed the budget;
+//! other pages then have at least a quarter of it.
 //!
-//! Without UFFDIO_MOVE, the hand write-protects pages, and compresses and drops them in place: a
-//! write between copy and drop would be lost.
+//! Without UFFDIO_MOVE, the hand write-protects pages, because a write between copy and drop would
+//! be lost, and compresses and drops them in place.
 //!
 //! Cost: 0.1 to 1 µs per page moved. No lock. Source: the segmented FIFO of VAX/VMS (Turner and
 //! Levy 1981).
@@ -53,7 +53,7 @@ pub(super) enum Asker {
 
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// The owner of these pages does not wait for itself.
+    /// The caller owns these pages, so the turn does not wait for them.
     own: Range<u64>,
     pub(super) left: u64,
     hope: Hope,
@@ -84,7 +84,7 @@ impl RegionCore {
         })
     }
 
-    /// Fails with the reason, or `None` if only pins prevent it.
+    /// Fails with the reason, or with `None` if pins or other threads prevent eviction.
     pub(super) fn shed(
         &self,
         own: Range<u64>,
@@ -97,7 +97,7 @@ impl RegionCore {
             if turn.left > 0 {
                 patience.renew();
             } else if turn.passed_by && asker == Asker::Call {
-                // A touch has no time to retry all, and exceeds the budget instead.
+                // Only a call retries all unmovable pages; a touch exceeds the budget.
                 tries_all = true;
             } else if turn.refused.is_some() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(self.why(turn)) };
@@ -210,7 +210,8 @@ impl RegionCore {
         let mut most = len;
         while len > 0 {
             let bytes = self.offset_of(most.min(len)).as_usize();
-            // SAFETY: this call owns the pages, at home; the shadow is empty outside the window.
+            // SAFETY: this call owns the pages, which are at home; outside the window the shadow is
+            // empty.
             let (moved, refused) =
                 unsafe { self.pager.shift(self.at_shadow(first), self.at_home(first), bytes) };
             let moved = Bytes::new(moved as u64).pages_down(page_size()).get();
@@ -226,7 +227,7 @@ impl RegionCore {
             }
             (first, len) = (first + moved, len - moved);
             if let Some(errno) = refused {
-                // Locked and protected pages are mostly neighbours.
+                // Moves the next page singly, because unmovable pages are often neighbours.
                 most = 1;
                 self.remember(first, errno == UNMOVABLE);
                 turn.stuck = self.stay(first, errno).then_some(errno).or(turn.stuck);
@@ -239,7 +240,7 @@ impl RegionCore {
         must(self.slot_of(page).word(), |word| word.put(state, word.has_copy()));
     }
 
-    /// Returns false for a page that the program discarded.
+    /// Keeps an unmoved page. Returns false if the program had discarded the page.
     fn stay(&self, page: u64, errno: i32) -> bool {
         if errno != MISSING {
             self.counts.add(Counter::Stuck, 1);
@@ -265,7 +266,7 @@ impl RegionCore {
         self.drain_all(self.pages_at(from, STEP.min(hand - from)), turn);
     }
 
-    /// Takes up to [`STEP`] pages.
+    /// Evicts the pages that are in the window; `pages` has at most [`STEP`].
     fn drain_all(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.shadow, WordState::Window);
         for page in pages {
@@ -296,10 +297,10 @@ impl RegionCore {
         leaving.drop_all(turn);
     }
 
-    /// First fills a page that the program discarded.
+    /// Write-protects a page; fills a discarded page with zeros first.
     fn protect(&self, page: u64) -> bool {
         let (at, len) = (self.at_home(page), self.page());
-        // SAFETY: this call owns the page, at home; a touch waits.
+        // SAFETY: this call owns the page, which is at home; a touch waits.
         unsafe {
             self.pager.fill(at, &ZEROS[..len], len).is_ok()
                 && self.pager.protect(at, len, true).is_ok()

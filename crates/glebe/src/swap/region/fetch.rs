@@ -1,11 +1,11 @@
-//! `RegionCore` brings pages home: after a touch, in the signal handler, or for a call.
+//! `RegionCore` brings pages *home*, to the region's addresses, after a touch or for a call.
 //!
-//! The kernel copies a page whole into its hole. A page in the window is moved back. Sequential
-//! touches read ahead: [`AHEAD`] pages share one system call.
+//! The kernel copies a whole page into its hole. A page in the window is moved back. Sequential
+//! touches read ahead: up to [`AHEAD`] pages share one system call.
 //!
 //! Only an instruction that touches the region raises the signal, so the handler never interrupts
-//! an allocator or this crate's locks. It may take the pool's locks and allocate, as long as no
-//! code touches a region under these locks. Cost for a stored page: 4 to 6 µs.
+//! an allocator or a holder of this crate's locks. The handler may allocate and take the pool's
+//! locks, if no code touches a region under these. Cost for a stored page: 4 to 6 µs.
 //!
 //! # Safety
 //! A call fills, moves or gives up only pages that it owns.
@@ -49,8 +49,8 @@ pub(super) fn watch(
     range: Range<usize>,
     inner: &RegionCore,
 ) -> Result<Watch, OsError> {
-    // SAFETY: the region drops the watch before its boxed `inner`. See the head of this file for
-    // the handler's work.
+    // SAFETY: the region drops the watch before its boxed `inner`. This file's head describes the
+    // handler.
     unsafe { handler.watch(range, on_touch, std::ptr::from_ref(inner).cast()) }
 }
 
@@ -100,20 +100,20 @@ impl RegionCore {
         SwapError::LostPage { offset: self.offset_of(page), what }
     }
 
-    /// Fills a page at home with zeros if the program discarded it.
+    /// Serves a touch of a resident page: ends its protection, and zeroes it if discarded.
     fn confirm(&self, page: u64, slot: SwapSlot<'_>) -> Result<(), SwapError> {
         if change(slot.word(), Word::moving).is_err() {
-            // Another thread has the page. The touch is repeated.
+            // Another thread works on the page, so the touch repeats.
             Backoff::default().wait();
             return Ok(());
         }
         let lifted = match self.unprotect(page) {
-            // Another thread is changing the mappings. The touch is repeated.
+            // After EAGAIN the touch repeats, because another thread is changing the mappings.
             Err(errno) if errno != EAGAIN => Err(refusal("UFFDIO_WRITEPROTECT", errno)),
             _ => Ok(()),
         };
         let filled = lifted.and_then(|()| {
-            // SAFETY: this call owns the page, at home; present bytes stay.
+            // SAFETY: this call owns the page, which is at home; present bytes stay.
             unsafe { self.pager.fill(self.at_home(page), &ZEROS[..self.page()], self.page()) }
                 .map_err(|errno| refusal("UFFDIO_COPY", errno))
         });
@@ -121,7 +121,7 @@ impl RegionCore {
         filled
     }
 
-    /// Ends the protection of a pinned page, if that failed before.
+    /// Ends the protection of a pinned page, if any earlier attempt failed.
     pub(super) fn lift(&self, page: u64) -> Result<(), SwapError> {
         if self.protected.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -153,7 +153,7 @@ impl RegionCore {
 
     fn move_back(&self, page: u64, slot: SwapSlot<'_>, was: Word) -> Result<(), SwapError> {
         let len = self.page();
-        // SAFETY: this call owns the page, in the window.
+        // SAFETY: this call owns the page, which is in the window.
         let (_, refused) =
             unsafe { self.pager.shift(self.at_home(page), self.at_shadow(page), len) };
         let refused = match refused {
@@ -170,10 +170,9 @@ impl RegionCore {
         Ok(())
     }
 
-    /// Copies a page back if a lock or protection prevents a move.
     fn copy_back(&self, page: u64) -> Result<(), i32> {
         let (offset, len) = (self.offset_of(page), Bytes::new(self.page() as u64));
-        // SAFETY: this call owns the page, in the window; nobody has seen its hole.
+        // SAFETY: this call owns the page, which is in the window; touches wait.
         unsafe {
             let bytes = self.bytes(&self.shadow, page);
             self.pager.fill(self.at_home(page), bytes, self.page())?;
@@ -193,13 +192,13 @@ impl RegionCore {
         filled.inspect(|()| self.counts.add(Counter::Created, 1))
     }
 
-    /// Fills owned, charged holes. Uncharges them after an error.
+    /// Fills holes that the caller owns and has charged. Uncharges them after an error.
     fn copy_in(&self, page: u64, bytes: &[u8]) -> Result<(), SwapError> {
         // SAFETY: this call owns the holes.
         let filled = unsafe { self.pager.fill(self.at_home(page), bytes, self.page()) };
         filled.map_err(|errno| {
             let len = Bytes::new(bytes.len() as u64);
-            // SAFETY: as above; nobody has seen the new pages.
+            // SAFETY: as above; touches of the new pages wait.
             let _ = unsafe { self.home.give_back(self.offset_of(page), len) };
             self.release((bytes.len() / self.page()) as u64);
             refusal("UFFDIO_COPY", errno)
@@ -253,7 +252,7 @@ impl RegionCore {
         }
     }
 
-    /// Returns the number of readable pages. Uncharges the rest.
+    /// Loads pages until one cannot be read. Returns their number, and uncharges the others.
     fn read_in(&self, page: u64, count: u64) -> Result<u64, SwapError> {
         with_buffer(count as usize * self.page(), |buffer| {
             let (mut loaded, mut refused) = (0, None);
@@ -278,7 +277,7 @@ impl RegionCore {
         let slot = self.slot_of(page);
         let copy = slot.copy();
         self.counts.add(Counter::ReadBack, u64::from(copy.is_in_file()));
-        // A comparison with a copy in the file costs more than compression.
+        // Drops copies in the file, because comparing with them later costs more than compression.
         let keeps = self.keeps_copies && !copy.is_in_file();
         if !keeps {
             self.copies.drop_copy(copy);

@@ -1,4 +1,4 @@
-//! [`Region`] takes hints: pages needed soon, not for a while, or never again. No lock.
+//! [`Region`] takes hints about pages. No lock.
 
 use std::ops::Range;
 
@@ -16,18 +16,18 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
 impl Region {
-    /// Brings the first pages of the range to memory, up to the budget. They may leave before use.
+    /// Brings the first pages of the range to memory, up to the budget. Pages may leave before use.
     ///
     /// # Errors
-    /// `Beyond`; `Budget`, `Full` or `Os` without room; `LostPage`; `Forked`.
+    /// `Beyond`; `Budget`, `Full`, `FileFull` or `Os` without room; `LostPage`; `Forked`.
     pub fn will_need(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;
         pages.take(inner.budget() as usize).try_for_each(|page| inner.prefetch(page))
     }
 
-    /// Marks whole pages in the range as next to leave, even if touched before. The oldest of many
-    /// ranges are forgotten.
+    /// Marks whole pages in the range as next to leave, even if recently touched. May forget
+    /// earlier ranges.
     ///
     /// # Errors
     /// `Beyond`, `Forked`.
@@ -41,7 +41,7 @@ impl Region {
     ///
     /// # Errors
     /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Os` if the kernel keeps memory;
-    /// `Forked`. The first pages may then be zeros.
+    /// `Forked`. Some pages may then be zeros.
     pub fn discard(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut pages = inner.whole(offset, len)?;
@@ -76,7 +76,7 @@ impl RegionCore {
         }
     }
 
-    /// Discards pages and removes them from `pages`. Returns the refusal of the next page.
+    /// Discards up to [`DISCARD_MAX`] of `pages` and removes them.
     fn discard(&self, pages: &mut Range<u64>) -> Result<Option<Refusal>, SwapError> {
         let mut home = Leaving::dead(self, &self.home, WordState::Resident);
         let mut shadow = Leaving::dead(self, &self.shadow, WordState::Window);

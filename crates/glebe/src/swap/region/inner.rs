@@ -31,7 +31,7 @@ const WINDOW_SHARE: u64 = 8;
 const UNPINNED_SHARE: u64 = 8;
 const MOVABLE_SHARE: u64 = 4;
 
-/// `home` and `shadow` are dropped before `pager`, whose end would make holes read as zeros.
+/// `home` and `shadow` are dropped before `pager`, because without it holes read as zeros.
 #[derive(Debug)]
 pub(super) struct RegionCore {
     pub(super) home: Mapping,
@@ -50,7 +50,7 @@ pub(super) struct RegionCore {
     pub(super) changes: Mutex<()>,
     pub(super) window: MappedWord,
     pinned: MappedWord,
-    /// Position, also past the region's end.
+    /// Position in pages, modulo the region's pages.
     pub(super) hand: MappedWord,
     pub(super) tail: MappedWord,
     pub(super) cold: Cold,
@@ -98,14 +98,14 @@ impl RegionCore {
             next: [const { MappedWord::new(0) }; LANES],
             guard: ForkGuard::new(),
         };
-        // A touch cannot be refused a slot.
+        // A touch must never lack memory for a slot.
         inner.slots.come_as_written()?;
         inner.arm()?;
         Ok(inner)
     }
 
     fn arm(&self) -> Result<(), OsError> {
-        // SAFETY: just mapped; nobody touches the memory before its watch exists.
+        // SAFETY: just mapped; no code touches the memory before its watch exists.
         unsafe {
             self.pager.arm(self.home.addr(), self.home.len())?;
             if self.pager.moves() {
@@ -216,7 +216,7 @@ impl RegionCore {
     }
 
     pub(super) fn count_pins(&self, pages: u64) -> bool {
-        // Read once: another call may lower the budget.
+        // Another call may change the budget between two reads.
         let budget = self.budget();
         let most = budget - (budget / UNPINNED_SHARE).max(1);
         let add = |pinned: u64| Some(pinned + pages).filter(|sum| *sum <= most);

@@ -1,7 +1,8 @@
 //! [`Leaving`] drops pages from memory with one system call.
 //!
-//! All are at home, or all in the window. The call owns each page by its word until the page is
-//! dropped or stays. Pages that the kernel refuses are tried again singly. No lock.
+//! All its pages are at home, or all are in the window. The call owns each page by its word until
+//! the page is dropped or stays. Pages that the kernel does not drop are tried again singly. No
+//! lock.
 //!
 //! # Safety
 //! A call reads and drops only pages that it owns.
@@ -47,7 +48,7 @@ impl<'a> Leaving<'a> {
 
     pub(super) fn add(&mut self, page: u64, turn: &mut Turn) {
         let word = self.inner.slot_of(page).word();
-        // SAFETY: this call owns the present page, which is protected or out of reach.
+        // SAFETY: this call owns the present page, which is write-protected or in the shadow.
         let bytes = unsafe { self.inner.bytes(self.of, page) };
         let kept = self.inner.keep(page, bytes, look(word).has_copy());
         if let Err(error) = kept {
@@ -65,7 +66,7 @@ impl<'a> Leaving<'a> {
     }
 
     fn end(&self, page: u64) {
-        // First: a thread that sees the new word must find the room.
+        // Releases first, because a thread that sees the new word must find the room.
         self.inner.release(1);
         if self.is_dead {
             self.inner.forget(page);
@@ -75,7 +76,7 @@ impl<'a> Leaving<'a> {
     }
 
     fn spare(&self, page: u64, has_copy: bool) {
-        // On failure the page stays protected until a touch or pin.
+        // If this fails, the page stays protected until a touch or pin.
         if self.stays == WordState::Resident && self.inner.unprotect(page).is_err() {
             self.inner.protected.fetch_add(1, Ordering::Release);
         }

@@ -23,25 +23,26 @@ use glebe_os::internal::sys::processes::signal_frame;
 use glebe_os::internal::sys::processes::signals;
 use glebe_os::units::Bytes;
 
-/// Bytes beyond the kernel's signal frame.
+/// Stack bytes that the handler needs beyond the kernel's signal frame.
 const STACK: usize = 2 << 10;
 
 /// `Region` is memory that a program uses by address, with at most a budget of it resident.
 ///
 /// The rest is compressed, as in a [`Store`](super::Store). A touch of an absent page takes some
-/// microseconds. A region needs userfaultfd(2) (without privilege), addresses of twice its length,
-/// and 32 bytes per page ever touched.
+/// microseconds. A region needs userfaultfd(2), addresses of twice its length, and 32 bytes per
+/// page ever touched.
 ///
 /// Safe code copies in and out ([`Region::read_at`], [`Region::write_at`]) or [keeps a part in
 /// memory](Region::resident). Unsafe code uses [`Region::as_ptr`] and must obey these rules:
 /// - System calls, devices and a [view](crate::vmap::View) get `EFAULT` for absent pages and need
 ///   [`Region::resident`].
-/// - A touch kills a thread that blocks SIGBUS: see [`Region::arm_thread`]. The handler runs on the
-///   thread's alternate stack, if any.
-/// - A touch of a damaged or unreadable page calls the earlier SIGBUS handler, with the address in
-///   `si_addr` and the error number in `si_errno`.
+/// - A touch by a thread that blocks SIGBUS kills the process: see [`Region::arm_thread`]. The
+///   handler runs on the thread's alternate stack, if any.
+/// - A touch of a damaged or unreadable page calls the earlier SIGBUS handler, with `si_addr` and
+///   the error number in `si_errno`.
 /// - If pool and file are full, a touch exceeds the budget, and calls are refused.
-/// - A forked child does not have the memory: a touch is SIGSEGV, a call [`SwapError::Forked`].
+/// - A forked child does not have the memory: a touch raises SIGSEGV, and calls return
+///   [`SwapError::Forked`].
 /// - The program may advise on parts (madvise(2)), lock and protect them. Locked and read-only
 ///   pages may stay in memory, even beyond the budget. After mlockall(2), twice the region's length
 ///   counts against `RLIMIT_MEMLOCK`.
@@ -50,7 +51,7 @@ const STACK: usize = 2 << 10;
 ///   part may be made unreadable.
 #[derive(Debug)]
 pub struct Region {
-    // Dropped before `inner`, which it points to.
+    // The watch points to `inner`, so the watch is dropped first.
     _watch: Watch,
     inner: Box<RegionCore>,
 }
@@ -74,7 +75,7 @@ impl Region {
         &self.inner
     }
 
-    /// Returns the first byte's address. The program orders and bounds accesses.
+    /// Returns the first byte's address. The program must order accesses and stay in bounds.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.home.as_ptr()
@@ -93,7 +94,7 @@ impl Region {
         self.inner.offset_of(self.inner.budget())
     }
 
-    /// Returns true if pages leave the program's reach before compression; else they are
+    /// Returns true if pages move out of the program's reach before compression, false if they are
     /// write-protected in place.
     #[must_use]
     pub fn moves_pages(&self) -> bool {
@@ -103,8 +104,8 @@ impl Region {
     /// Changes the budget, and evicts pages if necessary.
     ///
     /// # Errors
-    /// `NoBudget`; `BudgetBelowPinned`, `Full` or `Os` if too little can leave; `Forked`. The
-    /// budget is then unchanged.
+    /// `NoBudget`; `BudgetBelowPinned`, `Full`, `FileFull` or `Os` if too little can leave;
+    /// `Forked`. The budget is then unchanged.
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.alive()?;
@@ -118,8 +119,7 @@ impl Region {
         })
     }
 
-    /// Allocates buffers for the thread's touches, and tests for conditions that would end the
-    /// process in the signal handler.
+    /// Allocates buffers for the thread's touches, and tests if a touch would end the process.
     ///
     /// # Errors
     /// `SignalBlocked`, `SignalStack`, `HandlerCovered`, `Forked`.

@@ -1,7 +1,7 @@
 //! [`Resident`] keeps a part of a region in memory.
 //!
 //! # Safety
-//! A guard pins each page exclusively: the bytes stay present, the hand passes the page, and no
+//! A guard pins each page exclusively: the bytes stay present, eviction skips the page, and no
 //! other guard or copy uses it. No lock.
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use glebe_os::internal::sync::Backoff;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
-/// Waits for a pinned page: some tens of milliseconds in all.
+/// Number of waits for a pinned page, some tens of milliseconds in all.
 pub(super) const WAITS: u32 = 48;
 
 /// `Resident` is bytes of a region that stay in memory, also for system calls and devices. No other
@@ -41,12 +41,12 @@ enum Way {
 }
 
 impl Region {
-    /// Brings bytes to memory and keeps them there while the guard lives. Guards may pin at most
+    /// Brings bytes to memory and keeps them there while the guard lives. Guards may pin about
     /// seven eighths of the budget.
     ///
     /// # Errors
-    /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Budget`, `Full` or `Os` without
-    /// room; `LostPage`; `Forked`.
+    /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Budget`, `Full`, `FileFull` or
+    /// `Os` without room; `LostPage`; `Forked`.
     pub fn resident(&self, offset: Bytes, len: Bytes) -> Result<Resident<'_>, SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;
@@ -68,10 +68,10 @@ impl Region {
         Ok(Resident { inner, pages, bytes: inner.bytes_at(offset, len) })
     }
 
-    /// Copies bytes out. During raw writes, the result may mix old and new bytes.
+    /// Copies bytes to `buf`, which may mix old and new bytes of concurrent raw writes.
     ///
     /// # Errors
-    /// As [`Region::resident`]; `buf` may then hold anything.
+    /// As [`Region::resident`]; `buf` may then hold any bytes.
     pub fn read_at(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut done = 0;
@@ -84,7 +84,7 @@ impl Region {
         Ok(())
     }
 
-    /// Copies bytes in.
+    /// Copies `bytes` into the region.
     ///
     /// # Errors
     /// As [`Region::resident`]; the first pages may then be written.

@@ -1,4 +1,4 @@
-//! [`Stats`] of a region uses a store's table; inapplicable numbers are 0.
+//! [`Stats`] of a region has a store's numbers; inapplicable numbers are 0.
 
 use super::inner::RegionCore;
 use crate::swap::file::SpillFile;

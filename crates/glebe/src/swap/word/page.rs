@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A thread that makes a page loading or leaving owns it until [`Word::put`]; touches wait. *copy*
-//! may be older than the page, because the program's writes are not seen. The generation is 0.
+//! may be older than the page, because no call sees the program's writes. The generation is 0.
 
 use super::{Refusal, Step, Word, WordState, ALONE, BUSY, COPY, PINS};
 

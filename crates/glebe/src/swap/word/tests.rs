@@ -1,4 +1,4 @@
-//! Tests each step's result and refusals.
+//! Tests the steps.
 
 use super::*;
 

@@ -1,10 +1,7 @@
-//! Hashes the call stack of a fault point.
+//! [`hash`] hashes the call stack of a fault point.
 //!
-//! `hash` allocates nothing after `warm_up`, since signal handlers pass points. Source:
+//! `hash` allocates nothing after `warm_up`, because signal handlers pass points. Source:
 //! backtrace(3), only in glibc.
-//!
-//! # Safety
-//! backtrace gets the array's length.
 #![allow(unsafe_code)]
 
 #[cfg(target_env = "gnu")]

@@ -1,13 +1,10 @@
-//! Writes a file of `/sys` within a deadline, even if only a fatal signal ends the kernel's work.
+//! [`write_within`] writes a file of `/sys` within a deadline, even if only a fatal signal stops
+//! the kernel's work.
 //!
 //! A child process, the *writer*, shares the caller's memory and file table. A timer kills the
 //! writer at the deadline, and the kernel kills it when the caller's thread ends. The shared table
 //! keeps file locks until the writer has ended, so the next lock holder finds no write in progress.
 //! Source: clone(2), fcntl_locking(2).
-//!
-//! # Safety
-//! The writer has its own stack and only makes system calls. The calling thread waits, so the
-//! call's memory outlives the writer.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -59,7 +56,7 @@ fn run(job: &Job<'_>) -> io::Result<()> {
     let top = stack.as_mut_ptr_range().end.map_addr(|end| end & !15);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES;
     // SAFETY: CLONE_VFORK suspends this thread until the writer has ended, so the stack and the job
-    // outlive it.
+    // outlive the writer.
     let pid = unsafe { libc::clone(body, top.cast(), flags, ptr::from_ref(job).cast_mut().cast()) };
     if pid == -1 {
         return Err(io::Error::last_os_error());
@@ -81,7 +78,7 @@ extern "C" fn body(job: *mut libc::c_void) -> libc::c_int {
     unsafe {
         let job = &*job.cast::<Job<'_>>();
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        // The caller may have ended before the prctl.
+        // No signal comes if the caller ended before the prctl.
         if libc::getppid().unsigned_abs() != job.parent {
             return 0;
         }

@@ -1,17 +1,14 @@
 //! `Held` prevents SIGPIPE; [`ignore`] ignores it. Source: sigaction(2), sigtimedwait(2), pipe(7).
-//!
-//! # Safety
-//! The calls fill and read locals.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Blocks SIGPIPE for the calling thread. The drop discards a SIGPIPE raised meanwhile. Safe in a
-/// signal handler.
+/// Blocks SIGPIPE for the calling thread until the drop, which discards a SIGPIPE raised meanwhile.
+/// A signal handler may use it.
 pub(in crate::internal::sys) struct Held {
     before: libc::sigset_t,
-    /// SIGPIPE; `None` if one was pending before.
+    /// A set with SIGPIPE; `None` if a SIGPIPE was pending before `new`.
     raised: Option<libc::sigset_t>,
 }
 

@@ -1,8 +1,5 @@
 //! [`Epoll`] is readable while any of several descriptors has an event. Source: epoll(7),
 //! epoll_ctl(2).
-//!
-//! # Safety
-//! Each new descriptor is wrapped once. Added descriptors are borrowed.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,7 +12,7 @@ use crate::internal::sys::call::{answer, call};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wakes {
     Readable,
-    /// Changed kernel file (EPOLLPRI).
+    /// A kernel file changed (EPOLLPRI).
     Urgent,
 }
 
@@ -36,11 +33,12 @@ impl Epoll {
         // SAFETY: the call takes no pointer.
         let made = answer("epoll_create1", || unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let fd = made.map_err(|source| OsError::new("epoll_create1", "", source))?;
-        // SAFETY: the descriptor is new and has no other owner.
+        // SAFETY: nothing else owns the new descriptor.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Adds `fd` until its close. Fails with `EPERM` for a file without events.
+    /// Adds `fd`, which stays until its file is closed. Fails with `EPERM` for a file that epoll
+    /// does not support.
     pub fn add(&self, fd: BorrowedFd<'_>, wakes: Wakes) -> Result<(), OsError> {
         let events = match wakes {
             Wakes::Readable => libc::EPOLLIN,
@@ -55,7 +53,7 @@ impl Epoll {
         })
     }
 
-    /// Waits for events, at most `time`, or until a signal.
+    /// Waits until an event occurs, `time` has passed, or a signal arrives.
     pub fn wait(&self, time: Option<Duration>) -> Result<[Option<Event>; TOLD], OsError> {
         // A time rounded down to 0 would not wait.
         let millis = |time: Duration| i32::try_from(time.as_micros().div_ceil(1000));

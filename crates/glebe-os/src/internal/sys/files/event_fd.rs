@@ -1,8 +1,5 @@
 //! [`EventFd`] and [`TimerFd`] are descriptors that a thread or a clock makes readable. Source:
 //! eventfd(2), timerfd_create(2).
-//!
-//! # Safety
-//! Each new descriptor is wrapped once; a read fills a local.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -30,7 +27,7 @@ impl EventFd {
         unsafe { libc::eventfd_write(self.0.as_raw_fd(), 1) };
     }
 
-    /// Returns true if the descriptor was readable.
+    /// Makes the descriptor unreadable. Returns true if it was readable.
     pub fn clear(&self) -> bool {
         clear(&self.0)
     }
@@ -44,7 +41,7 @@ impl TimerFd {
         owned("timerfd_create", made).map(Self)
     }
 
-    /// Replaces an earlier setting.
+    /// Makes the descriptor readable after a time. Replaces an earlier setting.
     pub fn set(&self, after: Duration) -> Result<(), OsError> {
         // Zero would disarm the timer.
         let after = after.max(Duration::from_nanos(1));
@@ -68,7 +65,7 @@ impl TimerFd {
 
 fn owned(name: &'static str, make: impl FnOnce() -> i32) -> Result<OwnedFd, OsError> {
     let fd = answer(name, make).map_err(|source| OsError::new(name, "", source))?;
-    // SAFETY: the descriptor is new and has no other owner.
+    // SAFETY: nothing else owns the new descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

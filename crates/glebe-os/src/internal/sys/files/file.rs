@@ -1,4 +1,5 @@
-//! Calls of std on files, each after a fault point. Interrupted calls are repeated.
+//! This module wraps file calls of std, each after a fault point. Interrupted reads and writes are
+//! repeated.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -34,7 +35,7 @@ pub fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
     file.read_exact_at(buf, offset)
 }
 
-/// Returns the word at every `stride`-th byte. Fault points count the thousands of reads as one.
+/// Returns the words at multiples of `stride` bytes, up to the file's end.
 pub fn read_words_apart(file: &File, stride: u64) -> io::Result<Vec<u64>> {
     point("pread")?;
     let mut words = Vec::new();
@@ -175,7 +176,7 @@ pub fn check_writable(path: &Path) -> Result<(), OsError> {
     opened.map(drop).map_err(|source| OsError::new("open", path.display().to_string(), source))
 }
 
-/// Returns the sizes of the `hugepages-NkB` directories, largest first.
+/// Returns the page sizes that `hugepages-NkB` directories name, largest first.
 pub fn page_sizes(dir: &Path) -> Vec<PageSize> {
     let size = |name: &String| {
         let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;

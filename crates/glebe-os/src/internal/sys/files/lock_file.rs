@@ -1,19 +1,15 @@
 //! [`LockFile`] is a file with a short record that one thread of the machine at a time can lock.
 //!
 //! The lock is an OFD lock of a `Description`, so it ends with the process and no forked child
-//! inherits it. It excludes another copy of this library in the process, and locks of processes
-//! (`F_SETLK`). One word decides between threads.
+//! inherits it. The lock also excludes another copy of this library in the process, and locks of
+//! processes (`F_SETLK`). Among the threads of a process, one atomic word decides.
 //!
 //! ```text
 //! word   generation of the process, 32 bits | thread, 32 bits     0 = nobody
 //! file   record, up to its first zero byte | at RECORD_MAX: "process namespace" of the holder
 //! ```
 //!
-//! The kernel does not know the holder of an OFD lock, so the file notes it for errors. Source:
-//! fcntl(2), "Open file description locks".
-//!
-//! # Safety
-//! The only call takes no argument.
+//! The kernel does not know the holder of an OFD lock, so the file names the holder for errors.
 #![allow(unsafe_code)]
 
 mod claims;
@@ -36,7 +32,7 @@ const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 const BYTE: u64 = 0;
 
-/// A file to lock, one per path in each process.
+/// A process has one `LockFile` per path.
 #[derive(Debug)]
 pub struct LockFile {
     path: PathBuf,
@@ -44,7 +40,7 @@ pub struct LockFile {
     claim: MappedWord,
 }
 
-/// Lock-free: a forked child could wait for a lock for ever.
+/// A lock-free list, because a forked child could wait for a lock for ever.
 static FILES: List<LockFile> = List::new();
 
 impl LockFile {
@@ -61,7 +57,7 @@ impl LockFile {
         &self.path
     }
 
-    /// Locks the file, creating a missing one. After `patience` it fails with
+    /// Locks the file, and creates a missing one. After `patience` fails with
     /// [`TimedOut`](io::ErrorKind::TimedOut) and names the holder.
     pub fn lock(&'static self, patience: Duration) -> Result<Locked, OsError> {
         let begin = Instant::now();
@@ -86,7 +82,7 @@ impl LockFile {
         let guard = ForkGuard::new();
         let own = guard.generation() << 32 | u64::from(thread());
         let now = self.holder.load(Ordering::Relaxed);
-        // In a forked child the word may name a thread of the parent.
+        // In a forked child the word may name a thread of the parent, which does not count.
         if now != 0 && now >> 32 == own >> 32 {
             return Ok(Err(format!("thread {} of this process", now as u32)));
         }
@@ -119,7 +115,7 @@ struct Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // The word differs in a forked child that took it and then drops its parent's `Inside`.
+        // In a forked child that drops its parent's `Inside`, the word may be the child's own.
         let (free, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = self.file.holder.compare_exchange(self.own, 0, free, failed);
     }
@@ -127,7 +123,7 @@ impl Drop for Inside {
 
 #[derive(Debug)]
 pub struct Locked {
-    // First: the file is closed before the word is free.
+    // Declared first, so that the file closes before `inside` frees the holder's word.
     description: Description,
     inside: Inside,
     guard: ForkGuard,
@@ -149,8 +145,8 @@ impl Locked {
         Ok(bytes)
     }
 
-    /// Replaces the record. A kill leaves the old or the new record: the kernel copies less than a
-    /// page in one step.
+    /// Replaces the record. A kill leaves the old or the new record, because the kernel copies less
+    /// than a page in one step.
     pub fn set_record(&self, text: &[u8]) -> Result<(), OsError> {
         let mut bytes = [0; RECORD_MAX];
         let refused = |source| self.inside.file.refused("pwrite", source);
@@ -165,8 +161,8 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // The close ends the lock too, unless another process has a copy of the descriptor. A child
-        // must leave its parent's lock alone.
+        // A close alone would keep the lock if another process has a copy of the descriptor. A
+        // child must leave its parent's lock alone.
         if !self.guard.is_child() {
             self.description.unlock(BYTE);
         }
@@ -219,7 +215,7 @@ fn namespace() -> u64 {
 }
 
 fn thread() -> u32 {
-    // SAFETY: no argument.
+    // SAFETY: the call takes no argument.
     unsafe { libc::gettid() }.unsigned_abs()
 }
 

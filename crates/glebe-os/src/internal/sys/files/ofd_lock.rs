@@ -1,16 +1,13 @@
 //! [`Description`] and [`Tied`] lock bytes of a file through an *open file description* (OFD). The
 //! kernel ends a lock when the last descriptor and mapping of the description are gone.
 //!
-//! A [`Description`] holds its locks until it is dropped; a forked child loses it. Only a mapping
-//! that fork does not pass on holds a [`Tied`] lock, so it ends with this process's memory.
+//! A [`Description`] holds its locks until it is dropped; a forked child closes its copy. Only a
+//! mapping that forked children do not get holds a [`Tied`] lock, so the lock ends with this
+//! process's memory.
 //!
-//! The bytes need not exist. Two descriptions in one process exclude each other, and closing
-//! another descriptor ends no lock. Lock: the fork lock, while a file is opened. Source: fcntl(2),
-//! fcntl_locking(2), mmap(2).
-//!
-//! # Safety
-//! A `File` keeps its descriptor open. Only the process that made a mapping unmaps it, and it has
-//! no other user.
+//! The bytes may lie beyond the file's end. Two descriptions in one process exclude each other, and
+//! closing another descriptor ends no lock. A thread has the fork lock while it opens a file.
+//! Source: fcntl(2), fcntl_locking(2), mmap(2).
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -34,19 +31,19 @@ use crate::internal::sys::processes::fork::ForkGuard;
 
 #[derive(Debug)]
 pub struct Description {
-    // First: dropped before the descriptor is closed.
+    // Declared first, so that it drops before the descriptor closes.
     _parents: Parents,
     file: File,
 }
 
 impl Description {
-    /// Opens a descriptor's file anew, for reading and writing; needs `/proc/self/fd`.
+    /// Opens the file of `of` again, for reading and writing; needs `/proc/self/fd`.
     pub fn reopen(of: &File) -> Result<Self, OsError> {
         Parents::follow_forks()?;
         Self::open_anyway(|| open_anew(of))
     }
 
-    /// Opens a file. If forks cannot be followed, a child has the description too.
+    /// Opens a file. If `follow_forks` fails, a forked child shares the description.
     pub fn open_anyway(open: impl FnOnce() -> Result<File, OsError>) -> Result<Self, OsError> {
         let _ = Parents::follow_forks();
         atfork::without_forks(|| {
@@ -59,7 +56,7 @@ impl Description {
         &self.file
     }
 
-    /// Returns false if another description has locked the byte.
+    /// Returns false if a process or another description has the lock.
     pub fn try_lock(&self, byte: u64) -> Result<bool, OsError> {
         try_lock(&self.file, byte)
     }
@@ -95,8 +92,8 @@ impl Tied {
         Self::try_take_anyway(|| open_anew(of), byte)
     }
 
-    /// Returns `None` if the byte is locked. If forks cannot be followed, a child forked meanwhile
-    /// has the lock too.
+    /// Returns `None` if the byte is locked. If `follow_forks` fails, a child forked meanwhile has
+    /// the lock too.
     pub fn try_take_anyway(
         open: impl FnOnce() -> Result<File, OsError>,
         byte: u64,
@@ -108,7 +105,7 @@ impl Tied {
                 return Ok(None);
             }
             let mapped = map_unreadable(&file, page_size().bytes());
-            // A failed call may keep the mapping, and so the lock.
+            // A failed call may leave a mapping, which would keep the lock.
             let addr = mapped.inspect_err(|_| unlock(&file, byte))?;
             Ok(Some(Self { addr, guard: ForkGuard::new() }))
         })
@@ -133,13 +130,13 @@ impl Drop for Tied {
     }
 }
 
-/// Returns true if another description of any process has locked one of these bytes.
+/// Returns true if a process or another description has locked one of these bytes.
 pub fn is_locked(file: &File, bytes: Range<u64>) -> Result<bool, OsError> {
     Ok(locker(file, bytes)?.is_some())
 }
 
-/// Returns the process that has locked one of these bytes: -1 for a description, 0 for another PID
-/// namespace.
+/// Returns the process that has locked one of these bytes, if any: -1 for a description, 0 for a
+/// process of another PID namespace.
 pub fn locker(file: &File, bytes: Range<u64>) -> Result<Option<libc::pid_t>, OsError> {
     let mut request = request(libc::F_WRLCK, bytes);
     // SAFETY: the kernel fills the local.

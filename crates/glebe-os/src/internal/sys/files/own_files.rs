@@ -1,22 +1,19 @@
 //! [`take`] gives a thread its own table of open files.
 //!
 //! A program may close every descriptor that it does not know, and may expect the lowest free
-//! number next. An own table is safe from that close and takes no numbers. Linux 5.9. Source:
-//! close_range(2).
-//!
-//! # Safety
-//! The call closes descriptors only in the new table.
+//! number next. The thread's own table is safe from that close and takes no number from the
+//! program. Needs Linux 5.9. Source: close_range(2).
 #![allow(unsafe_code)]
 
 use std::io;
 
 use crate::internal::sys::call::answer;
 
-/// Gives the calling thread an empty table. Allocates nothing. Call it first in a thread: it closes
-/// every descriptor there, standard error too. A failure changes nothing.
+/// Gives the calling thread an empty table, where no descriptor of the process is open, not even
+/// standard error.
 pub fn take() -> io::Result<()> {
     let (first, last, flags) = (0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
-    // SAFETY: no pointer.
+    // SAFETY: the call takes no pointer.
     answer("close_range", || unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) })
         .map(drop)
 }

@@ -1,11 +1,7 @@
 //! [`Plain`] reads and writes files without allocating and without a lock: in a signal handler, in
 //! malloc, at exit.
 //!
-//! Interrupted calls are repeated. All calls keep errno. Source: open(2), read(2), write(2),
-//! signal-safety(7).
-//!
-//! # Safety
-//! The calls access slices and strings of the caller.
+//! Interrupted calls are repeated. All calls keep errno. Source: signal-safety(7).
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -29,8 +25,8 @@ impl Plain {
         Self::with(path, libc::O_RDONLY).ok()
     }
 
-    /// Creates or empties a file for its owner alone. Refuses a symbolic link, a second name and
-    /// anything but a regular file.
+    /// Creates a file with mode 0600, or empties an existing file. Refuses a symbolic link, a file
+    /// with a second name, and anything but a regular file.
     pub fn create(path: &CStr) -> Result<Self, i32> {
         let file = Self::with(path, libc::O_WRONLY | libc::O_CREAT | libc::O_NONBLOCK)?;
         let kept = errno::get();
@@ -73,14 +69,15 @@ impl Plain {
     }
 }
 
-/// Standard error as it was. The program may later close it, or open another file in its place.
+/// Standard error at the time of `new`. The program may later close it, or open another file in its
+/// place.
 #[derive(Debug)]
 pub struct KeptErrors {
     copy: i32,
     identity: (libc::dev_t, libc::ino_t),
 }
 
-/// Lowest descriptors for the copy: above those that programs count on.
+/// Lowest numbers for the copy. They are high, because programs may expect low numbers to be free.
 const COPY_MIN: [i32; 3] = [900, 200, 50];
 
 impl KeptErrors {
@@ -89,7 +86,7 @@ impl KeptErrors {
         let kept = errno::get();
         let identity = identity_of(libc::STDERR_FILENO);
         let copied = |least: &i32| {
-            // SAFETY: numbers only.
+            // SAFETY: the call takes only numbers.
             let copy = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, *least) };
             (copy >= 0).then_some(copy)
         };
@@ -131,14 +128,14 @@ impl Drop for Plain {
     fn drop(&mut self) {
         if self.fd > libc::STDERR_FILENO {
             let kept = errno::get();
-            // SAFETY: this value's own descriptor.
+            // SAFETY: the descriptor is this value's own.
             unsafe { libc::close(self.fd) };
             errno::set(kept);
         }
     }
 }
 
-/// Returns 0 at the end and on failure.
+/// Returns the number of bytes read; 0 at the end of the file or on failure.
 pub fn read(file: &Plain, buf: &mut [u8]) -> usize {
     let kept = errno::get();
     let read = loop {
@@ -152,7 +149,7 @@ pub fn read(file: &Plain, buf: &mut [u8]) -> usize {
     read
 }
 
-/// Writes all of `bytes`; loses the rest on failure. Raises no SIGPIPE.
+/// Writes all of `bytes`, unless a call fails. Raises no SIGPIPE.
 pub fn write(file: &Plain, mut bytes: &[u8]) {
     let kept = errno::get();
     let pipe = broken_pipe::Held::new();

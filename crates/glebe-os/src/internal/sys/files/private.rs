@@ -1,5 +1,5 @@
-//! [`open`] opens private files: with mode 0600, not through a symbolic link, without a second name
-//! or another owner. Source: open(2), mkdir(2).
+//! [`open`] opens only files of this user with one name, and follows no symbolic link. New files
+//! have mode 0600. Source: open(2), mkdir(2).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,8 +31,8 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> Result<File, OsError> {
 
 const DIR_MODE: u32 = 0o700;
 
-/// Creates `dir`, or checks that only this user can enter it. So no other user can open a file
-/// there before its mode is set.
+/// Creates `dir`, and checks that only this user can enter it. So no other user can open a file
+/// there before the file's mode is set.
 pub fn own_dir(dir: &Path) -> Result<(), OsError> {
     let refused = |call, source| OsError::new(call, dir.display().to_string(), source);
     match file::make_dir(dir, DIR_MODE) {

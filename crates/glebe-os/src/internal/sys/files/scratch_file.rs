@@ -1,12 +1,9 @@
-//! [`ScratchFile`] is an unnamed file on disk, whose blocks are freed with the process.
+//! [`ScratchFile`] is an unnamed file on disk, whose blocks are freed when the process ends.
 //!
-//! O_TMPFILE makes the file, or a name that is removed at once. I/O bypasses the page cache
-//! (O_DIRECT) where it can; elsewhere each write waits for the device. Offsets, lengths and
-//! addresses are multiples of [`ALIGN`]. A forked child does not have the file, so it keeps no
+//! If O_TMPFILE fails, the file gets a name that is removed at once. I/O bypasses the page cache
+//! (O_DIRECT) where possible; elsewhere each write waits for the device. Offsets, lengths and
+//! addresses are multiples of [`ALIGN`]. A forked child closes the file if possible, so it keeps no
 //! blocks of a killed parent. Source: open(2), fcntl(2), pwrite(2), setrlimit(2).
-//!
-//! # Safety
-//! Each descriptor is open as long as its `File`.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -30,7 +27,7 @@ const NAMES: u64 = 16;
 
 #[derive(Debug)]
 pub struct ScratchFile {
-    // First: dropped before the descriptor is closed.
+    // Declared first, so that it drops before the descriptor closes.
     _parents: Option<Parents>,
     file: File,
     is_direct: bool,
@@ -39,7 +36,7 @@ pub struct ScratchFile {
 
 impl ScratchFile {
     pub fn new(dir: &Path) -> Result<Self, OsError> {
-        // Without the step around fork children get the file, which is no reason to fail.
+        // If `follow_forks` fails, children get the file too, which is no reason to fail.
         let notes = Parents::follow_forks().is_ok();
         let made = atfork::without_forks(|| {
             let file = Self::open(dir)?;
@@ -77,7 +74,8 @@ impl ScratchFile {
         Err(last)
     }
 
-    /// Sets O_DIRECT. open(2) with O_DIRECT may make the name and then fail.
+    /// Sets O_DIRECT after the open, because open(2) with O_DIRECT may create the file and then
+    /// fail.
     fn bypass_cache(file: &File) -> io::Result<()> {
         let fd = file.as_raw_fd();
         // SAFETY: the descriptor is open.
@@ -109,7 +107,7 @@ impl ScratchFile {
         Ok(())
     }
 
-    /// Reads into `bytes`; returns less only at the end.
+    /// Reads into `bytes` until they are full or the file ends.
     pub fn read(&self, bytes: &mut [u8], offset: Bytes) -> Result<usize, OsError> {
         let read = file::read_some_at(&self.file, bytes, offset.get());
         read.map_err(|source| self.refused("pread", offset, source))

@@ -1,8 +1,5 @@
-//! [`Listener`] accepts connections at a path of its owner; [`send_all`] raises no `SIGPIPE`.
+//! [`Listener`] accepts connections at a path for its owner only; [`send_all`] raises no `SIGPIPE`.
 //! Source: send(2), unix(7).
-//!
-//! # Safety
-//! The kernel reads only the given slice.
 #![allow(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -21,8 +18,8 @@ const SOCKET_MODE: u32 = 0o600;
 pub struct Listener(UnixListener);
 
 impl Listener {
-    /// Binds `path`; returns `None` if a process answers there. Replaces the socket of an ended
-    /// process.
+    /// Binds `path`, and replaces the socket of an ended process. Returns `None` if a process
+    /// listens there.
     pub fn bind(path: &Path) -> Result<Option<(Self, Bound)>, OsError> {
         let os = |call, e| OsError::new(call, path.display().to_string(), e);
         let in_use = |e: &io::Error| e.kind() == ErrorKind::AddrInUse;
@@ -55,7 +52,7 @@ impl Listener {
     }
 }
 
-/// Path of a [`Listener`]. Its drop removes the path and ends `accept`.
+/// The path of a [`Listener`]. Dropping a `Bound` removes the path and ends `accept`.
 #[derive(Debug)]
 pub struct Bound {
     path: PathBuf,
@@ -76,7 +73,7 @@ impl Drop for Bound {
     }
 }
 
-/// Writes all of `bytes`, each part within the write timeout.
+/// Each call of send(2) has the stream's write timeout.
 pub fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let (fd, len) = (stream.as_raw_fd(), bytes.len());

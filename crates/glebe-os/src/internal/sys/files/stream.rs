@@ -1,7 +1,4 @@
-//! Writes to C library streams. Source: fwrite(3).
-//!
-//! # Safety
-//! The caller guarantees that the stream is open.
+//! `write` writes to C library streams.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -11,6 +8,6 @@ use std::ffi::c_void;
 /// # Safety
 /// `stream` is an open `FILE *`.
 pub unsafe fn write(stream: *mut c_void, bytes: &[u8]) -> bool {
-    // SAFETY: a slice's bytes; the caller's stream.
+    // SAFETY: `bytes` is a slice, and the caller guarantees the stream.
     unsafe { libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), stream.cast()) == bytes.len() }
 }

@@ -10,7 +10,7 @@ use crate::units::{Bytes, PageSize, Pages};
 
 const PATH: &str = "/proc/buddyinfo";
 
-/// Returns the number of free blocks of `size`.
+/// Returns how many blocks of `size` are free, also as parts of larger blocks.
 pub fn free_blocks(size: PageSize) -> Result<u64, OsError> {
     Ok(blocks(&file::text(PATH)?, size.shift().saturating_sub(page_size().shift())))
 }
@@ -21,7 +21,7 @@ pub fn longest_free_block() -> Result<Bytes, OsError> {
     Ok(order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order)))
 }
 
-/// Returns [`free_blocks`] of each zone, named as in "0, zone Normal".
+/// Returns each zone's name, such as "0, zone Normal", with its number of free blocks.
 pub fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>, OsError> {
     let text = file::text(PATH)?;
     let order = size.shift().saturating_sub(page_size().shift());
@@ -47,7 +47,7 @@ fn free_of(text: &str, name: &str, node: Option<Node>) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Returns the free blocks of each order, from 0.
+/// Returns a line's number of free blocks of each order, from 0 on.
 fn counts(line: &str) -> impl ExactSizeIterator<Item = u64> + DoubleEndedIterator {
     // Four words precede the counts: "Node 0, zone  Normal  11 3149 ...".
     let words: Vec<u64> =

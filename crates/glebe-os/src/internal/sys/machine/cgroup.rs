@@ -1,8 +1,8 @@
 //! [`Limits`] finds the memory and hugetlb cgroup limits of this process, versions 1 and 2.
 //!
-//! The kernel charges a process to its group and all ancestors; the process sees those under the
-//! mount. Cost of [`Limits::tightest`]: 10 µs a level. Source: proc_pid_mountinfo(5), cgroups(7),
-//! admin-guide (cgroup-v1/memory, cgroup-v2).
+//! The kernel charges a process to its group and all ancestors. The process sees only the ancestors
+//! under the mount. Source: proc_pid_mountinfo(5), cgroups(7), admin-guide (cgroup-v1/memory,
+//! cgroup-v2).
 
 use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::path::{Component, Path, PathBuf};
@@ -24,7 +24,7 @@ pub enum Resource {
 pub struct Limit {
     pub path: PathBuf,
     pub limit: Bytes,
-    /// Bytes, without the page cache that the kernel drops first.
+    /// Charged bytes, without the page cache that the kernel drops first.
     pub usage: Bytes,
 }
 
@@ -78,8 +78,8 @@ impl Limits {
         Ok(Self { levels })
     }
 
-    /// Returns the limit with the least headroom. An unreadable limit is an error, since skipping
-    /// it could end in an OOM kill.
+    /// Returns the limit with the least headroom. Skips missing and forbidden files. Any other
+    /// failed read is an error, because skipping a limit could end in an OOM kill.
     pub fn tightest(&self) -> Result<Option<Limit>, OsError> {
         let mut limits = Vec::with_capacity(self.levels.len());
         for level in &self.levels {
@@ -94,7 +94,7 @@ impl Level {
         let number = |path: &Path| -> Result<Option<u64>, OsError> {
             Ok(read(path)?.and_then(|text| text.trim().parse().ok()))
         };
-        // "max" means no limit.
+        // "max" is no number and means no limit.
         let limit = number(&self.limit)?.filter(|limit| *limit < UNLIMITED);
         let Some(limit) = limit else { return Ok(None) };
         let Some(usage) = number(&self.usage)? else { return Ok(None) };
@@ -152,7 +152,7 @@ fn files(dir: &Path, resource: Resource, v2: bool) -> Vec<Level> {
             })
             .into(),
     };
-    // If `exists` fails, reading the limit will report it.
+    // If `exists` fails, a later read of the limit reports the failure.
     levels.into_iter().filter(|level| file::exists(&level.limit).unwrap_or(true)).collect()
 }
 
@@ -165,8 +165,8 @@ fn controller_size(size: PageSize) -> String {
     }
 }
 
-/// Returns the group of a version 1 controller, or the version 2 group for `None`, in the text of
-/// `/proc/self/cgroup`.
+/// Returns this process's group from the text of `/proc/self/cgroup`: the group of a version 1
+/// controller or, for `None`, of version 2.
 #[must_use]
 pub fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str> {
     groups.lines().find_map(|line| {
@@ -211,8 +211,8 @@ impl<'a> Mount<'a> {
         self.options.split(',').any(|name| name == option)
     }
 
-    /// Returns the directories of `group` and its ancestors below the mount point; only the mount
-    /// point if `group` is outside.
+    /// Returns the directories of `group` and its ancestors up to the mount point, or only the
+    /// mount point if `group` is outside.
     #[must_use]
     pub fn dirs(&self, root: &Path, group: &str) -> Vec<PathBuf> {
         let seen = Path::new(group).strip_prefix(&self.top).unwrap_or(Path::new(""));

@@ -1,7 +1,7 @@
 //! [`Pool`] reads and changes a hugetlb pool: a directory of counters for each page size.
 //!
 //! Counts are huge pages. A write to `nr_hugepages` asks for *persistent* pages. Other pages are
-//! *surplus*: the kernel takes them back after use. Every write opens the file anew, since the
+//! *surplus*: the kernel takes them back after use. Every write opens the file anew, because the
 //! kernel ignores a write at an offset. A NUMA node has its own counters, except for reserved pages
 //! and the limit on surplus. Source: admin-guide/mm/hugetlbpage.
 
@@ -42,7 +42,6 @@ pub struct PoolCounts {
 }
 
 impl PoolCounts {
-    /// Returns the number that a write to `nr_hugepages` sets.
     #[must_use]
     pub fn persistent(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
@@ -56,7 +55,7 @@ impl PoolCounts {
 
 const UNREST_MAX: Duration = Duration::from_secs(5);
 
-/// Reads until two readings in a row agree.
+/// Reads until two readings in a row agree, but at most for 5 s.
 fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result<T, OsError> {
     let (mut before, mut seen) = (read()?, read()?);
     let end = Instant::now() + UNREST_MAX;
@@ -70,7 +69,7 @@ fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result
 pub struct Pool {
     size: PageSize,
     dir: PathBuf,
-    /// Directory of the machine's pool, and the node, for a node's part.
+    /// Directory of the machine's pool, and the node, if this is a node's part.
     part_of: Option<(PathBuf, Node)>,
 }
 
@@ -115,13 +114,13 @@ impl Pool {
         file::check_writable(&self.path()).is_ok()
     }
 
-    /// Reads the counters, total and surplus until stable: a surplus page freed between the two
-    /// would look persistent.
+    /// Reads total and surplus until two readings agree, up to 5 s, because a surplus page freed
+    /// between the two reads would look persistent.
     pub fn counts(&self) -> Result<PoolCounts, OsError> {
         let (total, surplus) =
             at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
         let free = self.read("free_hugepages")?;
-        // Nodes do not count reserved pages: all may be on this one.
+        // Nodes do not count reserved pages, so all of the machine's may be on this node.
         let whole = self.part_of.as_ref().map_or(&self.dir, |(whole, _)| whole);
         let reserved = file::number(whole.join("resv_hugepages"))?;
         Ok(PoolCounts { total, free, reserved, surplus })
@@ -155,7 +154,8 @@ impl Pool {
         self.read("nr_overcommit_hugepages")
     }
 
-    /// EINVAL for sizes without surplus pages, such as 1 GiB.
+    /// Sets the limit on surplus pages. Fails with EINVAL for page sizes without surplus pages,
+    /// such as 1 GiB.
     pub fn set_overcommit(&self, pages: u64) -> Result<(), OsError> {
         self.write("nr_overcommit_hugepages", pages)
     }

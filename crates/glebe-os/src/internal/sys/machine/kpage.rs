@@ -1,10 +1,10 @@
-//! [`Frames`] reads `/proc/kpageflags`, and [`uses`] also `/proc/kpagecount`: how page frames are
-//! used, and whether the kernel can move them.
+//! [`Frames`] reads `/proc/kpageflags`, and [`uses`] also `/proc/kpagecount`. The files show how
+//! page frames are used, and whether the kernel can move them.
 //!
-//! The files hold one word per frame and need `CAP_SYS_ADMIN`. Counts are base pages. Cost: 65 ns
-//! per frame, half a second for 24 GiB. The kernel marks every free frame, not only the first of a
-//! block (Linux 4.6). A user's page counts as movable even if a device pinned it: no file shows
-//! pins. Source: admin-guide/mm/pagemap, fs/proc/page.c.
+//! The files hold one word per frame and need `CAP_SYS_ADMIN`. Cost: 65 ns per frame. The kernel
+//! marks every free frame, not only the first of a block (Linux 4.6). A user's page counts as
+//! movable even if a device pinned it, because no file shows pins. Source: admin-guide/mm/pagemap,
+//! fs/proc/page.c.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -37,11 +37,11 @@ const FIXED: u64 = SLAB | HWPOISON | NOPAGE | OFFLINE | ZERO_PAGE | PGTABLE | RE
 pub enum Kind {
     Free,
     Movable,
-    /// In a hugetlb pool, used or not: movable, but a user may rely on its place.
+    /// In a hugetlb pool, used or not: movable, but a user may rely on its physical address.
     Pool,
-    /// Without flags: the kernel's, or free in a per-processor list.
+    /// No flags: a page of the kernel, or free in a per-processor list.
     Unmarked,
-    /// The kernel's, broken, or not memory.
+    /// A page of the kernel, a broken page, or no memory.
     Fixed,
 }
 
@@ -51,7 +51,8 @@ impl Kind {
             _ if word & FIXED != 0 => Self::Fixed,
             _ if word & HUGE != 0 => Self::Pool,
             _ if word & BUDDY != 0 => Self::Free,
-            // A user's page has no LRU flag while the kernel moves it onto or off a list.
+            // A user's page lacks LRU while the kernel moves it onto or off a list, so THP and ANON
+            // count too.
             _ if word & (LRU | THP | ANON) != 0 => Self::Movable,
             0 => Self::Unmarked,
             // The kernel's compound pages, or kernel pages mapped by users.
@@ -139,7 +140,7 @@ impl Frames {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A page of a hugetlb pool, or a part of a larger one.
+    /// A mapped page of a hugetlb pool, or a part of a larger mapped page.
     PoolInUse,
     PoolIdle,
     Thp,
@@ -170,7 +171,7 @@ impl Use {
     }
 }
 
-/// Returns the use of each block of `block` frames, from frame 0 on.
+/// Returns the use of each whole block of `block` frames, from frame 0 on.
 pub fn uses(block: Pages) -> Result<Vec<Use>, OsError> {
     let (frames, counts) = (Frames::open()?, open(COUNTS)?);
     let each = block.as_usize().max(1);

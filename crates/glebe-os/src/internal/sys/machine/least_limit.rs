@@ -1,8 +1,7 @@
 //! [`least`] returns the least limit on this process's memory without allocating, for allocators.
 //!
-//! It looks only at the cgroups of `/proc/self/cgroup` below `/sys/fs/cgroup`, and their ancestors;
-//! [`cgroup`](super::cgroup) finds every limit. Cost: some µs per file. Source: cgroups(7),
-//! sysinfo(2).
+//! [`least`] reads only the cgroups of `/proc/self/cgroup` below `/sys/fs/cgroup`, and their
+//! ancestors; [`cgroup`](super::cgroup) finds every limit.
 
 use std::ffi::CStr;
 
@@ -12,7 +11,7 @@ use crate::internal::sys::processes::lean;
 const LIST: usize = 2048;
 const PATH: usize = 512;
 
-/// Returns the least limit, or the machine's memory if less, in bytes.
+/// Returns the least limit in bytes, or the machine's memory if that is less.
 #[must_use]
 pub fn least() -> Option<u64> {
     let mut list = [0; LIST];

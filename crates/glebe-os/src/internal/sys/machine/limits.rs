@@ -1,10 +1,7 @@
 //! [`refused`] names the limits that may have refused memory.
 //!
-//! The kernel does not say which limit refused a call, so the text lists every limit that fits the
-//! error number. Source: getrlimit(2), mmap(2), proc_meminfo(5).
-//!
-//! # Safety
-//! The kernel fills a local.
+//! The kernel does not say which limit refused a call, so the text lists limits that fit the error
+//! number. Source: getrlimit(2), mmap(2).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -31,7 +28,7 @@ fn causes(error: &io::Error) -> Vec<String> {
             set("RLIMIT_DATA (ulimit -d)", libc::RLIMIT_DATA),
             overcommit(),
         ],
-        // After mlockall(2) new mappings are locked.
+        // After mlockall(2) new mappings are locked, and count towards RLIMIT_MEMLOCK.
         Some(libc::EAGAIN) => vec![set("RLIMIT_MEMLOCK (ulimit -l)", libc::RLIMIT_MEMLOCK)],
         _ => Vec::new(),
     };
@@ -45,7 +42,6 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> Option<Bytes> {
     (told == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then(|| Bytes::new(limit.rlim_cur))
 }
 
-/// Describes the commit limit if `vm.overcommit_memory` is 2.
 fn overcommit() -> Option<String> {
     if file::number("/proc/sys/vm/overcommit_memory").ok()? != 2 {
         return None;

@@ -1,5 +1,5 @@
-//! [`MemInfo`] reads `/proc/meminfo`. If the file is hidden, the nodes or sysinfo(2) answer
-//! ([`node_memory`]). Source: proc_meminfo(5).
+//! [`MemInfo`] reads `/proc/meminfo`. If the file is hidden, [`node_memory`] reads the nodes' files
+//! or calls sysinfo(2). Source: proc_meminfo(5).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use crate::units::Bytes;
 
 const PATH: &str = "/proc/meminfo";
 
-/// A look opens and allocates nothing.
+/// Keeps the file open, so that `look` opens and allocates nothing.
 #[derive(Debug)]
 pub struct MemInfo {
     root: PathBuf,
@@ -27,8 +27,8 @@ pub struct Machine {
     pub total: Bytes,
     pub free: Bytes,
     pub available: Bytes,
-    /// Memory on the kernel's lists of file pages that is anonymous: marked volatile, even if used
-    /// again. `None` if unknown.
+    /// Anonymous memory on the kernel's lists of file pages: memory once marked volatile. `None` if
+    /// unknown.
     pub no_files: Option<Bytes>,
 }
 
@@ -39,7 +39,7 @@ impl MemInfo {
         Self { root: root.to_owned(), path, file, nodes: Nodes::default() }
     }
 
-    /// Opens the file, unless it is open. The next look reports a failure.
+    /// Opens the file if it is not open. Only the next `look` reports a failure.
     pub fn open(&mut self) {
         if self.file.is_err() {
             self.file = file::open(&self.path, OpenOptions::new().read(true));
@@ -61,8 +61,8 @@ impl MemInfo {
         }
     }
 
-    /// Returns what sysinfo(2) says, if the file cannot be opened. `None` while the file is only
-    /// closed, since opening it tells more, and in tests.
+    /// Asks sysinfo(2). Returns `None` while the file is closed, because the file says more, and
+    /// for a root other than `/`.
     pub fn rough(&self) -> Option<Machine> {
         let is_closed = |why: &io::Error| why.raw_os_error() == Some(libc::EBADF);
         let is_refused = !self.file.as_ref().is_err_and(is_closed);
@@ -72,7 +72,7 @@ impl MemInfo {
     fn look_at_list(&self) -> Result<Machine, Unread<'_>> {
         let refused = |call, source| Unread::refused(&self.path, call, source);
         let file = self.file.as_ref().map_err(|why| refused("open", again(why)))?;
-        // The lines needed are within the first KiB.
+        // The needed lines are within the first KiB.
         let mut buf = [0; 1 << 10];
         let len = file::read_some_at(file, &mut buf, 0).map_err(|why| refused("read", why))?;
         let text = std::str::from_utf8(&buf[..len]).unwrap_or_default();
@@ -86,7 +86,7 @@ impl MemInfo {
 }
 
 /// Computes [`Machine::no_files`] from the text and the page cache, `cached`. Shared memory is page
-/// cache, but on the lists of anonymous memory.
+/// cache, but is on the lists of anonymous memory.
 pub(in crate::internal::sys) fn no_files(text: &str, cached: Option<Bytes>) -> Option<Bytes> {
     let line = |name| parse(text, name);
     let listed = line("Active(file)")? + line("Inactive(file)")?;
@@ -97,13 +97,11 @@ fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// If the file is hidden, the nodes or sysinfo(2) answer.
 pub fn available() -> Result<Bytes, OsError> {
     read("MemAvailable")
         .or_else(|hidden| node_memory::of_machine().map(|machine| machine.available).ok_or(hidden))
 }
 
-/// If the file is hidden, the nodes or sysinfo(2) answer.
 pub fn total() -> Result<Bytes, OsError> {
     read("MemTotal")
         .or_else(|hidden| node_memory::of_machine().map(|machine| machine.total).ok_or(hidden))

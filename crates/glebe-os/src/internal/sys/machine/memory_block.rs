@@ -2,7 +2,7 @@
 //! `/sys/devices/system/memory`.
 //!
 //! A block is `block_size_bytes` long and begins at its number times that length. The kernel moves
-//! its pages elsewhere before it takes the block off line. Only root may write the state. Source:
+//! the block's pages elsewhere before it takes the block off line. Source:
 //! admin-guide/mm/memory-hotplug.
 
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl Zone {
 pub struct MemoryBlock {
     pub number: u64,
     pub state: BlockState,
-    /// `None` off line, and for a block in several zones or with a hole.
+    /// `None` for a block that is off line, in several zones, or has a hole.
     pub zone: Option<Zone>,
     pub node: Option<Node>,
 }
@@ -68,7 +68,7 @@ pub struct MemoryBlocks {
 }
 
 impl MemoryBlocks {
-    /// Opens this machine's blocks; NotFound if the kernel cannot take memory off line.
+    /// Fails with NotFound if the kernel cannot take memory off line.
     pub fn machine() -> Result<Self, OsError> {
         Self::below(Path::new(ROOT))
     }
@@ -107,7 +107,7 @@ impl MemoryBlocks {
         first.is_some_and(|number| file::check_writable(&self.state_path(*number)).is_ok())
     }
 
-    /// Lists all blocks by number, except those that disappear meanwhile.
+    /// Lists the blocks by number, except blocks that cannot be read.
     pub fn list(&self) -> Result<Vec<MemoryBlock>, OsError> {
         let nodes = numa::online();
         let numbers = self.numbers()?.into_iter();
@@ -118,8 +118,8 @@ impl MemoryBlocks {
         self.read_block(number, &numa::online())
     }
 
-    /// Takes a block off line. If a page cannot be moved, the kernel tries until `deadline` and
-    /// logs the page.
+    /// Takes a block off line. If a page cannot be moved, the kernel logs the page and tries until
+    /// `deadline`, when the call fails.
     pub fn take_off_line(&self, number: u64, deadline: Duration) -> Result<(), OsError> {
         let path = self.state_path(number);
         let refused = |source| OsError::new("write", path.display().to_string(), source);
@@ -155,7 +155,8 @@ impl MemoryBlocks {
             "offline" => BlockState::Offline,
             _ => BlockState::GoingOffline,
         };
-        // For a block off line, the file lists the zones that the block could join.
+        // For a block off line, the file lists zones that the block could join, so they do not
+        // count.
         let zones = file::read_text(&self.dir(number).join("valid_zones")).unwrap_or_default();
         let zone = Zone::named(zones.trim()).filter(|_| state == BlockState::Online);
         Ok(MemoryBlock { number, state, zone, node: self.node(number, nodes) })

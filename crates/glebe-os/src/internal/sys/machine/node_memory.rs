@@ -1,12 +1,9 @@
-//! Reads the memory of NUMA nodes from `/sys/devices/system/node/nodeN/meminfo`, and the machine's
-//! from sysinfo(2), if `/proc/meminfo` is hidden (`ProcSubset=pid`).
+//! Reads the memory of NUMA nodes from `/sys/devices/system/node/nodeN/meminfo`. If `/proc/meminfo`
+//! is hidden (`ProcSubset=pid`), adds up the nodes or asks sysinfo(2).
 //!
-//! A node's file has no available memory: [`of`] adds free memory, half of the file pages and half
-//! of the reclaimable slabs, less than the kernel's estimate. Cost: 20 µs per node. Source:
+//! A node's file has no available memory, so [`of`] adds free memory, half of the file pages and
+//! half of the reclaimable slabs, which is usually less than the kernel's estimate. Source:
 //! drivers/base/node.c, sysinfo(2).
-//!
-//! # Safety
-//! The kernel fills a local.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -27,14 +24,14 @@ pub fn of(node: Node) -> Result<Machine, OsError> {
     read(&text).ok_or_else(|| file::strange(&path, "no MemTotal or MemFree"))
 }
 
-/// Adds up the nodes. If their files are hidden too, asks sysinfo(2).
 pub fn of_machine() -> Option<Machine> {
     let nodes = numa::online();
     let all: Option<Vec<Machine>> = nodes.into_iter().map(|node| of(node).ok()).collect();
     all.map(sum).or_else(rough)
 }
 
-/// Asks sysinfo(2), which counts no page cache as available. Allocates nothing.
+/// Asks sysinfo(2), which omits the page cache of files, so available memory is too small.
+/// Allocates nothing.
 pub fn rough() -> Option<Machine> {
     // SAFETY: zeros are valid.
     let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
@@ -50,7 +47,7 @@ pub fn rough() -> Option<Machine> {
 pub struct Nodes(Vec<File>);
 
 impl Nodes {
-    /// Opens the files below `root`, or none if one fails.
+    /// Opens the file of each online node, or none if one fails.
     pub fn open(root: &Path) -> Self {
         let dir = root.join(numa::ROOT.trim_start_matches('/'));
         let listed = file::read_text(&dir.join("online")).unwrap_or_default();

@@ -1,10 +1,6 @@
 //! Lists NUMA nodes, and binds memory or a thread to one node.
 //!
 //! Source: admin-guide/mm/numa_memory_policy, mbind(2), set_mempolicy(2).
-//!
-//! # Safety
-//! The calls access node masks within the given length. They change where pages come from, not
-//! their contents.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -30,7 +26,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// Returns the online nodes; node 0 alone if the kernel lists none.
+/// Returns the online nodes; node 0 alone if the list cannot be read.
 #[must_use]
 pub fn online() -> Vec<Node> {
     listed(&file::text(ONLINE).unwrap_or_else(|_| "0".to_owned()))
@@ -63,13 +59,13 @@ fn numbers(text: &str) -> Vec<u32> {
 pub unsafe fn bind(addr: usize, len: Bytes, node: Node) -> Result<(), OsError> {
     let (mask, bits) = mask_of(node);
     let subject = || format!("{addr:#x}, {len}, {node}");
-    // SAFETY: the mask has `bits` bits, and the caller owns the range.
+    // SAFETY: the kernel reads `bits - 1` bits of the mask, and the caller owns the range.
     call("mbind", subject, || unsafe {
         libc::syscall(libc::SYS_mbind, addr, len.as_usize(), MPOL_BIND, mask.as_ptr(), bits, 0)
     })
 }
 
-/// Returns a mask with the bit of `node`, and its length for the kernel.
+/// Returns a mask with the bit of `node`, and its length in bits plus 1, as the kernel expects.
 fn mask_of(node: Node) -> (Vec<libc::c_ulong>, u64) {
     let mut mask = vec![0 as libc::c_ulong; (node.0 / BITS) as usize + 1];
     if let Some(word) = mask.last_mut() {
@@ -83,13 +79,13 @@ const BITS: u32 = libc::c_ulong::BITS;
 /// Words of a mask for the nodes of any kernel.
 const WORDS: usize = 32;
 
-/// Makes new pages of the calling thread come from one node until dropped, also pages of a hugetlb
-/// pool that grows (Linux 6.9).
+/// Makes new pages of the calling thread come from one node until dropped, also new pages of a
+/// hugetlb pool (Linux 6.9).
 #[derive(Debug)]
 pub struct ThreadPolicy {
     mode: libc::c_int,
     mask: Vec<libc::c_ulong>,
-    /// The policy belongs to one thread.
+    /// Not `Send`, because the policy belongs to one thread.
     _stays: PhantomData<*const ()>,
 }
 

@@ -18,12 +18,11 @@ use crate::error::OsError;
 use crate::internal::sys::files::epoll::Wakes;
 use crate::internal::sys::files::file;
 
-/// Signals when some task stalled for 100 ms within 2 s.
+/// Asks for an event when some task stalled for 100 ms within 2 s.
 const STALL: &[u8] = b"some 100000 2000000\0";
 const SYSTEM: &str = "proc/pressure/memory";
 const GROUP: &str = "memory.pressure";
 
-/// A path, and the bytes to write there first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PsiWatch {
     pub path: PathBuf,
@@ -39,7 +38,8 @@ impl PsiWatch {
         Self { path: dir.join(GROUP), write: STALL.to_vec() }
     }
 
-    /// Returns `None` if `watch` is not set, an error if it forbids watching.
+    /// Returns `None` if `watch` is not set, an error if `watch` forbids watching or a value is
+    /// malformed.
     pub fn named(watch: Option<&OsStr>, write: Option<&OsStr>) -> Result<Option<Self>, OsError> {
         let refused = |what: &str, why: String| {
             let source = io::Error::new(io::ErrorKind::InvalidInput, why);

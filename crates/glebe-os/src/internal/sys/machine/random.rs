@@ -1,7 +1,4 @@
-//! Gets random bytes from the kernel. Source: getrandom(2), Linux 3.17.
-//!
-//! # Safety
-//! The kernel writes only to the caller's slice.
+//! [`fill`] gets random bytes from the kernel. Source: getrandom(2), Linux 3.17.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;

@@ -1,7 +1,4 @@
-//! Detects swap on this machine. Source: sysinfo(2).
-//!
-//! # Safety
-//! The call fills the given structure.
+//! [`exists`] detects swap on this machine.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -14,7 +11,7 @@ pub fn exists() -> bool {
         return true;
     }
     let mut info = MaybeUninit::<libc::sysinfo>::zeroed();
-    // SAFETY: the kernel fills one `sysinfo`; zeros are a valid value if it does not.
+    // SAFETY: the kernel fills one `sysinfo`; zeros are valid too.
     let (refused, info) = unsafe { (libc::sysinfo(info.as_mut_ptr()) != 0, info.assume_init()) };
     refused || info.totalswap > 0
 }

@@ -1,8 +1,8 @@
-//! [`Rate`] reads the processor's own clock, for durations. It needs no kernel page, which would be
-//! cold after a long sleep. The kernel's monotonic clock replaces it if it ticks unevenly or may
-//! not be read, and off x86-64.
+//! [`Rate`] measures durations by the processor's own clock, because the kernel's clock is slow
+//! after a long sleep. [`Rate`] uses the kernel's clock if the processor's clock ticks unevenly or
+//! may not be read, and off x86-64.
 //!
-//! Unit: ticks. Source: the time-stamp counter (CPUID 8000_0007h EDX bit 8), prctl(2) PR_GET_TSC.
+//! Source: the time-stamp counter (CPUID 8000_0007h EDX bit 8), prctl(2) PR_GET_TSC.
 #![allow(unsafe_code)] // Safety: reading a counter touches no memory.
 
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn find_even() -> bool {
     use std::arch::x86_64::__cpuid;
     const TSC_ENABLE: i32 = 1;
     let mut allowed = 0_i32;
-    // SAFETY: writes one int. The highest leaf is read before the leaf of power management.
+    // SAFETY: prctl writes one int, and CPUID reads no memory.
     unsafe {
         libc::prctl(libc::PR_GET_TSC, &raw mut allowed);
         let invariant =
@@ -29,7 +29,7 @@ fn find_even() -> bool {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: `find_even` says that the read is allowed.
+    // SAFETY: callers run only after `find_even` returned true.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -51,12 +51,12 @@ fn kernel_nanos() -> u64 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Nanoseconds per tick, in fixed point; 0 for the kernel's clock in nanoseconds.
+    /// Nanoseconds per tick, times 2^24; 0 if ticks are nanoseconds of the kernel's clock.
     nanos_fixed: u64,
 }
 
 impl Rate {
-    /// Returns this machine's rate, measured once per process.
+    /// Returns this machine's rate, measured at the first use.
     pub fn measured() -> Self {
         static RATE: First<Rate> = First::new();
         *RATE.get_or_compute(|| {
@@ -81,7 +81,7 @@ impl Rate {
         counter()
     }
 
-    /// Returns 0 if another processor's counter is behind.
+    /// Returns the nanoseconds since `tick`; 0 if another processor's counter is behind.
     #[inline]
     pub fn nanos_since(&self, tick: u64) -> u64 {
         let ticks = self.now().saturating_sub(tick);

@@ -1,9 +1,8 @@
 //! [`UsageThreshold`] is a descriptor that becomes readable when the usage of a version 1 memory
 //! cgroup crosses a level in either direction.
 //!
-//! The kernel checks every 128 pages that a processor charges. Only a user who may write
-//! `cgroup.event_control` can arm one: mostly root. Dropping it ends the watch. Source:
-//! admin-guide/cgroup-v1/memory, section 9.
+//! The kernel checks every 128 pages that a processor charges. Arming needs write access to
+//! `cgroup.event_control`. Source: admin-guide/cgroup-v1/memory, section 9.
 
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -24,7 +23,7 @@ impl UsageThreshold {
     pub fn arm(dir: &Path, level: Bytes) -> Result<Self, OsError> {
         let path = dir.join("memory.usage_in_bytes");
         let refused = |source| OsError::new("open", path.display().to_string(), source);
-        // The kernel keeps what it needs of this file.
+        // The kernel keeps what it needs of this file, so the file may be closed.
         let usage = file::open(&path, OpenOptions::new().read(true)).map_err(refused)?;
         let event = EventFd::new()?;
         let fds = (event.as_fd().as_raw_fd(), usage.as_raw_fd());

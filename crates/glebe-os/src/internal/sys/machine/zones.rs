@@ -1,9 +1,8 @@
-//! Reads the free memory that each zone can give without reclaim from `/proc/zoneinfo`, and empties
-//! the processors' own lists of free pages.
+//! Reads from `/proc/zoneinfo` the free memory that each zone can give without reclaim, and
+//! shortens the processors' own lists of free pages.
 //!
-//! Below its low watermark a zone makes the kernel drop page cache. A zone for devices with short
-//! addresses keeps extra pages (`protection`). Source: proc_zoneinfo(5), admin-guide/sysctl/vm
-//! (`lowmem_reserve_ratio`, `stat_refresh`), mm/page_alloc.c.
+//! Below its low watermark a zone makes the kernel drop page cache. Source: proc_zoneinfo(5),
+//! admin-guide/sysctl/vm (`lowmem_reserve_ratio`, `stat_refresh`), mm/page_alloc.c.
 
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -18,7 +17,7 @@ use crate::units::{PageSize, Pages, Pfn};
 
 const PATH: &str = "/proc/zoneinfo";
 const REFRESH: &str = "/proc/sys/vm/stat_refresh";
-/// Writes to [`REFRESH`] between two looks at the free pages.
+/// Writes to [`REFRESH`] between two readings of the free pages.
 const WRITES: u32 = 32;
 const LOOKS_MAX: u32 = 16;
 
@@ -65,7 +64,7 @@ fn sum(spare: &[(String, Pages)], blocks: &[(String, u64)], each: Pages) -> u64 
     blocks.iter().map(of_zone).sum()
 }
 
-/// Returns each zone's name and free pages above high watermark and protection.
+/// Returns each zone's name, and its free pages beyond high watermark plus protection.
 fn spare_of_zones(text: &str) -> Vec<(String, Pages)> {
     let mut zones = Vec::new();
     for zone in text.split("Node ").skip(1) {
@@ -88,8 +87,8 @@ fn plain(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Flushes the kernel's statistics, which takes some pages off each processor's own list. Takes 4
-/// ms for many pages; does nothing if the file may not be written.
+/// Flushes the kernel's statistics up to 512 times, because each flush takes some pages off each
+/// processor's own list.
 pub fn empty_processor_lists() {
     let huge = PageSize::new(2 << 20);
     let free = || huge.and_then(|size| buddyinfo::free_blocks(size).ok()).unwrap_or(0);

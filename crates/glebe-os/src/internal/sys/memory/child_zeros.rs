@@ -1,11 +1,8 @@
 //! [`ChildZeros`] makes forked children find zeros, not a hole, in memory that they do not inherit.
 //!
 //! A touch of a hole raises SIGSEGV, which a program cannot avoid if its language hides addresses.
-//! Every fork locks the list of ranges, and the child maps zeros at each before other code runs.
-//! Children of a raw clone(2) keep the holes.
-//!
-//! # Safety
-//! The guard in the static belongs to a lock that lives as long as the process.
+//! Every fork locks the list of ranges, and the child maps zeros at each range before other code
+//! runs. Children of a raw clone(2) keep the holes.
 #![allow(unsafe_code)]
 
 use std::sync::PoisonError;
@@ -20,7 +17,7 @@ type List = Vec<(usize, Bytes)>;
 
 static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
 
-/// The list's lock during a fork.
+/// The guard of the list's lock during a fork.
 struct Held(Option<StaticMutexGuard<'static, List>>);
 
 // SAFETY: the forking thread makes and drops the guard; forks run one at a time.
@@ -53,7 +50,7 @@ impl ChildZeros {
 
 impl Drop for ChildZeros {
     fn drop(&mut self) {
-        // Without the steps, a thread of the parent may hold the lock for ever.
+        // In a child that ran no steps, a thread of the parent may hold the lock for ever.
         if atfork::is_without_steps() {
             return;
         }

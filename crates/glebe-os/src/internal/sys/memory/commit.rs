@@ -1,11 +1,9 @@
 //! [`reserve`] reserves addresses, and [`commit`] makes parts of them memory.
 //!
-//! Reserved addresses count only towards `RLIMIT_AS`, and mlockall(2) does not lock them. Committed
-//! memory counts. If the process locks its memory, each page is locked at its first touch. Lengths
-//! are bytes, whole pages. Source: mmap(2), mprotect(2), mlock(2), mlockall(2).
-//!
-//! # Safety
-//! A fresh mapping has no other user. Only the owner of a reserved range commits it.
+//! Reserved addresses count only towards `RLIMIT_AS`, and stay unlocked under mlockall(2).
+//! Committed memory counts as memory of the process. If the process locks its memory, each page is
+//! locked at its first touch. Lengths are bytes, whole pages. Source: mprotect(2), mlock(2),
+//! mlockall(2).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -28,7 +26,7 @@ pub struct ReservedRange {
     pub locks: bool,
 }
 
-/// Reserves addresses, which read as zeros if `readable`. Other touches raise SIGSEGV.
+/// Reserves addresses, which read as zeros if `readable`. Other accesses raise SIGSEGV.
 pub fn reserve(len: Bytes, readable: bool) -> Result<ReservedRange, OsError> {
     let addr = map(len, Backing::Addresses)?;
     // SAFETY: nobody else knows the new range.
@@ -45,7 +43,8 @@ pub fn reserve(len: Bytes, readable: bool) -> Result<ReservedRange, OsError> {
     }
 }
 
-/// Maps memory that stays mostly untouched, all of which counts if the process locks its memory.
+/// Maps memory that stays mostly untouched. Its whole length counts as locked if the process locks
+/// its memory.
 pub fn sparse(len: Bytes) -> Result<usize, OsError> {
     let ReservedRange { addr, locks } = reserve(len, false)?;
     // SAFETY: nobody else knows the new range.
@@ -61,11 +60,13 @@ pub fn sparse(len: Bytes) -> Result<usize, OsError> {
 /// Makes reserved addresses readable and writable, perhaps even on an error.
 ///
 /// # Safety
-/// The caller reserved the range and has not committed it: the call drops its first page.
+/// The caller reserved the range and has not committed it, because the call may drop the first
+/// page.
 pub unsafe fn commit(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError> {
     // SAFETY: the caller owns the range, which is empty.
     unsafe {
-        // mprotect would populate a locked range. The process may have locked it since `reserve`.
+        // mprotect would populate a locked range, and the process may have locked this one since
+        // `reserve`.
         let locks = locks || is_locked(addr);
         if locks {
             unlock(addr, len)?;
@@ -93,7 +94,8 @@ pub unsafe fn vacate(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError
     Ok(())
 }
 
-/// Returns the address of a test page, unmapped again, if the process locks what it maps.
+/// Maps a test page and unmaps it. Returns its address if the process locks the memory that it
+/// maps.
 pub fn locked_page() -> Result<Option<usize>, OsError> {
     let page = page_size().bytes();
     let addr = map(page, Backing::Addresses)?;
@@ -105,7 +107,7 @@ pub fn locked_page() -> Result<Option<usize>, OsError> {
     }
 }
 
-/// Returns true if a page is locked: madvise(2) drops no locked page.
+/// Returns true if a page is locked, because madvise(2) then fails with EINVAL.
 ///
 /// # Safety
 /// The caller owns the page, which holds nothing.

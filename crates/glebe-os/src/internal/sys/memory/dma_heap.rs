@@ -1,10 +1,7 @@
 //! [`allocate`] gets a buffer from a dma-heap, a device file.
 //!
-//! The kernel does not say which heaps give contiguous buffers: callers inspect the buffer. Source:
-//! `Documentation/userspace-api/dma-buf-heaps.rst`, `linux/dma-heap.h`.
-//!
-//! # Safety
-//! The ioctl writes only its argument; the descriptor in it is new.
+//! The kernel does not say which heaps give contiguous buffers, so callers inspect the buffer.
+//! Source: `Documentation/userspace-api/dma-buf-heaps.rst`, `linux/dma-heap.h`.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -49,7 +46,7 @@ pub fn allocate(path: &Path, len: Bytes) -> Result<File, OsError> {
     // SAFETY: the kernel accesses one structure of the size in `ALLOCATE`.
     answer("ioctl", || unsafe { libc::ioctl(heap.as_raw_fd(), ALLOCATE, &raw mut asked) })
         .map_err(|source| refused("ioctl(DMA_HEAP_IOCTL_ALLOC)", source))?;
-    // SAFETY: the descriptor is new and has no other owner.
+    // SAFETY: nothing else owns the new descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(asked.fd as libc::c_int) }.into())
 }
 

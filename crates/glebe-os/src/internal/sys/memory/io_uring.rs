@@ -1,11 +1,7 @@
 //! [`Ring`] is an io_uring that only pins buffers, without a device.
 //!
-//! Closing the ring unpins its buffers too, but later, from a kernel worker. `Ring` does not map
-//! its queues. Source: io_uring_setup(2), io_uring_register(2).
-//!
-//! # Safety
-//! The structures have the kernel's layout. The kernel only pins pages, since no request is
-//! submitted.
+//! Closing the ring unpins its buffers later, from a kernel worker. Source: io_uring_setup(2),
+//! io_uring_register(2).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -19,9 +15,9 @@ const UNREGISTER_BUFFERS: libc::c_uint = 1;
 const UPDATE_BUFFERS: libc::c_uint = 16;
 
 const BUFFER_MAX: Bytes = Bytes::gib(1);
-/// Shortest buffer: the kernel unpins whole buffers only.
+/// Least length of a buffer. Only whole buffers can be unpinned.
 const BUFFER_MIN: Bytes = Bytes::mib(2);
-/// Buffers of one ring that every kernel accepts.
+/// Number of buffers per ring that every kernel accepts.
 const BUFFERS_EVERYWHERE: u64 = 1 << 10;
 const BUFFERS_MAX: usize = 1 << 14;
 
@@ -51,7 +47,7 @@ pub struct Ring(OwnedFd);
 impl Ring {
     pub fn new() -> io::Result<Self> {
         let mut params: Params = [0; 30];
-        // SAFETY: the kernel accesses only the parameters, and returns a descriptor or -1.
+        // SAFETY: the kernel accesses only the parameters.
         let fd = answer("io_uring_setup", || unsafe {
             libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr())
         })?;
@@ -75,8 +71,8 @@ impl Ring {
         self.register(REGISTER_BUFFERS, iovecs.as_ptr().cast(), iovecs.len()).map(drop)
     }
 
-    /// Unpins buffers by number (Linux 5.13). If `at` is the address of the first, pins them again:
-    /// `each` bytes per buffer, `len` in all.
+    /// Unpins buffers by number (Linux 5.13). With `at`, the first buffer's address, pins them
+    /// again: `each` bytes per buffer, `len` bytes in all.
     pub fn change(
         &self,
         buffers: std::ops::Range<usize>,
@@ -113,7 +109,7 @@ impl Ring {
     }
 
     fn register(&self, op: libc::c_uint, arg: *const libc::c_void, n: usize) -> io::Result<usize> {
-        // SAFETY: `arg` outlives the call; a bad range in it is EFAULT.
+        // SAFETY: `arg` outlives the call, which returns EFAULT for a bad range.
         let done = answer("io_uring_register", || unsafe {
             libc::syscall(libc::SYS_io_uring_register, self.0.as_raw_fd(), op, arg, n)
         })?;

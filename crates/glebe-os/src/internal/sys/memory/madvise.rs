@@ -1,11 +1,7 @@
-//! [`advise`] makes one madvise(2) call.
+//! [`advise`] gives advice by madvise(2).
 //!
-//! [`Advice::PopulateWrite`] (Linux 5.14) fails where a touch would raise SIGBUS. [`discard_all`]
-//! makes one call for many ranges since Linux 6.15. Source: process_madvise(2),
-//! admin-guide/mm/transhuge.
-//!
-//! # Safety
-//! Advice changes or removes memory, so [`advise`] is unsafe.
+//! [`Advice::PopulateWrite`] (Linux 5.14) fails where a touch would raise SIGBUS. Source:
+//! process_madvise(2), admin-guide/mm/transhuge.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -28,7 +24,7 @@ pub enum Advice {
     DontNeed,
     /// Drops locked pages too (Linux 5.18).
     DontNeedLocked,
-    /// Lets the kernel drop the pages under memory pressure, unless they are written first.
+    /// Lets the kernel free, under memory pressure, pages that are not written again.
     Free,
     /// Makes every page present; a hole may get the shared zero page.
     PopulateRead,
@@ -37,7 +33,7 @@ pub enum Advice {
     PageOut,
     /// Asks to reclaim the pages before others.
     Cold,
-    /// Removes the pages from their memory file, for all who map it.
+    /// Removes the pages from their memory file and all its mappings.
     Remove,
 }
 
@@ -62,7 +58,7 @@ impl Advice {
     }
 }
 
-/// Repeats an interrupted call.
+/// Gives advice on a range. Repeats an interrupted call.
 ///
 /// # Safety
 /// The caller owns the mapping and accepts the effect of the advice.
@@ -96,7 +92,7 @@ fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsErro
     OsError::new("madvise", format!("{addr:#x}, {len}, {}", advice.known().1), source)
 }
 
-/// Drops the pages of a range, locked ones too.
+/// Drops the pages of a range, locked pages too (Linux 5.18).
 ///
 /// # Safety
 /// See [`advise`].
@@ -118,17 +114,19 @@ pub unsafe fn try_discard(addr: usize, len: Bytes) -> io::Result<()> {
     if error.raw_os_error() != Some(libc::EINVAL) {
         return Err(error);
     }
-    // EINVAL: mlockall(2) locked the range, or its mapping never takes this advice.
+    // EINVAL means that the range is locked, or that its mapping never takes this advice.
     // SAFETY: the caller keeps the contract.
     unsafe { try_advise(addr, len, Advice::DontNeedLocked) }.map_err(|_| error)
 }
 
 pub const DISCARD_MAX: usize = 32;
-const PIDFD_SELF: libc::c_int = -10_001;
-/// 1 once the kernel refused a call for many ranges.
+/// The calling thread, whose memory is the process's. The number of the process changed in 6.17.
+const PIDFD_SELF: libc::c_int = -10_000;
+/// 1 once the kernel has refused a call for many ranges.
 static ONE_BY_ONE: MappedWord = MappedWord::new(0);
 
-/// Drops at most [`DISCARD_MAX`] ranges (address, length) in order. Returns the number dropped.
+/// Drops ranges (address, length) in order until one fails. Returns the number dropped. Linux 6.15
+/// drops the first [`DISCARD_MAX`] ranges in one system call.
 ///
 /// # Safety
 /// See [`advise`].
@@ -177,7 +175,8 @@ unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
     Ok(done as u64)
 }
 
-/// Makes the pages of an armed range dirty. Returns false if a page is missing.
+/// Populates a range that a userfaultfd protects, which makes its pages dirty. Returns false if a
+/// page is missing.
 ///
 /// # Safety
 /// See [`advise`].
@@ -196,7 +195,7 @@ pub fn found_no_page(error: &OsError) -> bool {
     error.errno() == Some(libc::EFAULT)
 }
 
-/// Asks for transparent huge pages within `memory`. A refusal only costs speed.
+/// Asks for transparent huge pages within `memory`. Ignores a refusal.
 pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
     let Ok(huge) = transparent_huge_page() else { return };
     let huge = huge.bytes().as_usize();
@@ -206,7 +205,7 @@ pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
     else {
         return;
     };
-    // SAFETY: within `memory`, and the advice keeps contents.
+    // SAFETY: the range lies within `memory`, and the advice keeps contents.
     let _ = unsafe { advise(start, Bytes::new(len as u64), Advice::HugePage) };
 }
 

@@ -1,7 +1,7 @@
 //! [`Budget`] limits how many mappings a part of this crate may use.
 //!
 //! Beyond `vm.max_map_count` every mmap of the process fails. So each part with many mappings stops
-//! at a share of that limit. One word counts for the whole process, without a lock.
+//! at a share of that limit.
 
 use crate::internal::sync::{MappedWord, Ordering};
 use crate::internal::sys::memory::map_count::max_map_count;
@@ -43,7 +43,7 @@ impl Budget {
     }
 
     fn add(&self, mappings: u64) -> Result<(), Exhausted> {
-        // The administrator may have raised the limit.
+        // If `add` fails, the limit is read again, because the administrator may have raised it.
         let add = |limit| {
             let fits = |used: u64| used.checked_add(mappings).filter(|sum| *sum <= limit);
             let order = Ordering::Relaxed;
@@ -75,7 +75,7 @@ impl Counted {
         Ok(())
     }
 
-    /// Sets the count even above the budget: a split by munmap must not fail.
+    /// Sets the count even above the budget, because a split by munmap must not fail.
     pub fn set_beyond(&mut self, mappings: u64) {
         if self.set(mappings).is_err() {
             self.budget.used.fetch_add(mappings - self.mappings, Ordering::Relaxed);

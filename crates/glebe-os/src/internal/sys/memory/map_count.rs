@@ -1,6 +1,6 @@
-//! [`max_map_count`] reads the limit on mappings of a process; [`map_count`] counts them.
+//! [`max_map_count`] reads the limit on mappings of a process; [`map_count`] counts the mappings.
 //!
-//! Counting reads one line per mapping. Source: admin-guide/sysctl/vm, proc_pid_maps(5).
+//! Counting reads one line per mapping. Source: admin-guide/sysctl/vm.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::internal::sys::files::file;
 
 const PATH: &str = "/proc/sys/vm/max_map_count";
 const MAPS: &str = "/proc/self/maps";
-/// Bytes per read: few enough that the allocator makes no mapping.
+/// Bytes per read, so few that the allocator makes no new mapping for the buffer.
 const PART: usize = 16 << 10;
 
 pub fn max_map_count() -> Result<u64, OsError> {

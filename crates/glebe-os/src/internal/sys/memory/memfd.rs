@@ -1,13 +1,10 @@
 //! [`MemFile`] is a file in memory whose pages can be mapped at several places at once.
 //!
-//! Lengths and offsets are bytes, in whole pages of the file. A `MemFile` seals the length of a
-//! file that it creates, so mapped pages stay. Other owners of an *adopted* file may punch or cut
-//! it: a touch of a removed page then raises SIGBUS or finds zeros.
+//! A `MemFile` seals the length of a file that it creates, so nobody can cut the file. Other owners
+//! of an *adopted* file may punch or cut that file: a touch of a removed page then raises SIGBUS or
+//! finds zeros.
 //!
 //! Source: memfd_create(2) (Linux 3.17; hugetlb 4.14, its seals 4.16), F_ADD_SEALS in fcntl(2).
-//!
-//! # Safety
-//! A `File` keeps its descriptor open. Only mapping over something is unsafe.
 #![allow(unsafe_code)]
 
 pub(in crate::internal::sys) mod parents;
@@ -27,11 +24,10 @@ use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
 use parents::Parents;
 
-/// A file in memory. Dropping it frees the pages of a created file, even if a child has the
-/// descriptor.
+/// A file in memory. Dropping a created file frees its pages, even if a child has the descriptor.
 #[derive(Debug)]
 pub struct MemFile {
-    // First: dropped before the descriptor is closed.
+    // Declared first, so that it drops before the descriptor closes.
     parents: Option<Parents>,
     file: File,
     page: PageSize,
@@ -58,7 +54,7 @@ impl MemFile {
         Self::create(len, None)
     }
 
-    /// Creates a file in pages of the hugetlb pool of `page`. Mapping it reserves the pages.
+    /// Creates a file of hugetlb pages of size `page`. Mapping the file reserves the pages.
     ///
     /// # Errors
     /// See [`MemFile::new`]; ENOENT or ENODEV without such a pool.
@@ -88,7 +84,8 @@ impl MemFile {
         Ok(Self { parents: None, file, page, len: Some(whole), guard: ForkGuard::new() })
     }
 
-    /// Closes the file in forked children, which would keep its pages if this process is killed.
+    /// Makes forked children close the file, because they would keep its pages if this process is
+    /// killed.
     ///
     /// # Errors
     /// If fork handlers cannot be added.
@@ -97,7 +94,8 @@ impl MemFile {
         Ok(self)
     }
 
-    /// Adopts another owner's memfd, or file on tmpfs or hugetlbfs. Dropping it keeps the pages.
+    /// Adopts another owner's file on tmpfs or hugetlbfs, such as a memfd. Dropping the result
+    /// keeps the pages.
     ///
     /// # Errors
     /// If fstatfs(2) fails; EINVAL for another kind of file.
@@ -107,7 +105,7 @@ impl MemFile {
         // SAFETY: the descriptor is open; the kernel fills the local.
         let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
         call("fstatfs", || "a descriptor".into(), told)?;
-        // SAFETY: the kernel filled it; zeros are valid too.
+        // SAFETY: the kernel filled the structure; zeros are valid too.
         let stat = unsafe { stat.assume_init() };
         let page = match stat.f_type {
             libc::TMPFS_MAGIC => Some(page_size()),
@@ -128,7 +126,7 @@ impl MemFile {
         self.page
     }
 
-    /// Returns the current length in whole pages, rounded down.
+    /// Returns the current length in bytes, rounded down to whole pages.
     ///
     /// # Errors
     /// If fstat(2) fails, for an adopted file.
@@ -186,8 +184,8 @@ impl MemFile {
 
 impl Drop for MemFile {
     fn drop(&mut self) {
-        // A forked child's descriptor would keep the pages. If the kernel refuses, the last close
-        // frees them.
+        // Frees the pages now, because a forked child's descriptor would keep them. If the kernel
+        // refuses, the last close frees them.
         if let Some(len) = self.len.filter(|_| !self.guard.is_child()) {
             let _ = self.punch(Bytes::ZERO, len);
         }
@@ -201,7 +199,7 @@ pub(in crate::internal::sys) fn make(huge: Option<PageSize>) -> io::Result<File>
         // SAFETY: the name is a constant.
         answer("memfd_create", || unsafe { libc::memfd_create(c"glebe".as_ptr(), flags) })
     };
-    // The sysctl vm.memfd_noexec may require this flag; unknown before Linux 6.3.
+    // The sysctl vm.memfd_noexec may require this flag, which kernels before 6.3 reject.
     let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(flags)?,
         other => other?,

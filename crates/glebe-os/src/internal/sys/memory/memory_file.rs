@@ -1,11 +1,8 @@
 //! [`MemoryFile`] is a file in memory that programs may share: a memfd, or a file on tmpfs.
 //!
 //! Offsets and lengths are bytes, in whole pages. A touch of an *allocated* page raises no SIGBUS,
-//! unless another program cuts the file. A page that is only allocated counts as a hole, not as
-//! *data*. Source: memfd_create(2), fallocate(2), lseek(2).
-//!
-//! # Safety
-//! The calls take the open descriptor and locals. Removing pages loses bytes that others may read.
+//! unless another program cuts or punches the file. A page that was allocated but never written
+//! counts as a hole, not as *data*. Source: fallocate(2), lseek(2).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -49,7 +46,7 @@ impl MemoryFile {
         Ok(Self { file, is_sealed: true })
     }
 
-    /// Creates a new file of `len` zero bytes, for this user alone. Removes the file on failure.
+    /// Creates a new file of `len` zero bytes with mode 0600. Removes the file on failure.
     pub fn new_at(path: &Path, len: Bytes) -> Result<Result<Self, String>, OsError> {
         let mut options = OpenOptions::new();
         let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -66,7 +63,7 @@ impl MemoryFile {
         made
     }
 
-    /// Opens a file. Follows no symbolic link except `/proc/PID/fd/N`, which names a memfd.
+    /// Opens a file. Follows no symbolic link except `/proc/PID/fd/N`, which may name a memfd.
     pub fn open(path: &Path) -> Result<Result<Self, String>, OsError> {
         let refused = |source| refused("open", path.display().to_string(), source);
         // Opening a device may have effects, so an O_PATH descriptor is checked first. The file is
@@ -152,7 +149,7 @@ impl MemoryFile {
         }
     }
 
-    /// Returns the first run of data in `from..end`, cut at `end`.
+    /// Returns start and end of the first run of data in `from..end`.
     pub fn next_data(&self, from: u64, end: u64) -> Result<Option<(u64, u64)>, OsError> {
         let Some(start) = self.seek(libc::SEEK_DATA, from)?.filter(|start| *start < end) else {
             return Ok(None);
@@ -161,7 +158,7 @@ impl MemoryFile {
         Ok(Some((start, stop.clamp(start + 1, end))))
     }
 
-    /// Returns `None` if no data or hole follows.
+    /// Returns the offset of the next data or hole, or `None` if none follows.
     fn seek(&self, whence: libc::c_int, from: u64) -> Result<Option<u64>, OsError> {
         let made = answer("lseek", || {
             // SAFETY: the descriptor is open.
@@ -184,7 +181,7 @@ fn other_than_memory(file: &File) -> Result<Option<String>, OsError> {
     // SAFETY: the descriptor is open; the kernel fills the local.
     let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
     call("fstatfs", || "a descriptor".into(), told)?;
-    // SAFETY: the kernel filled it; zeros are valid too.
+    // SAFETY: the kernel filled the structure; zeros are valid too.
     let kind = unsafe { stat.assume_init() }.f_type;
     let other = || format!("on a file system of type {kind:#x}, not on tmpfs");
     Ok((kind != libc::TMPFS_MAGIC).then(other))
@@ -207,7 +204,7 @@ pub(in crate::internal::sys) fn is_tmpfs(path: &Path) -> bool {
     }
 }
 
-/// Returns `None` on failure. Safe in a signal handler.
+/// Returns the length in bytes, or `None` on failure. Safe in a signal handler.
 pub fn len_of(descriptor: RawFd) -> Option<u64> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the kernel fills the local, and zeros are valid.
@@ -218,7 +215,7 @@ pub fn len_of(descriptor: RawFd) -> Option<u64> {
 }
 
 fn set_len(file: &File, len: Bytes) -> Result<(), OsError> {
-    // Beyond this limit ftruncate(2) raises a signal.
+    // Beyond this limit ftruncate(2) raises SIGXFSZ.
     if limits::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| len > limit) {
         let source = io::Error::from_raw_os_error(libc::EFBIG);
         return Err(refused("ftruncate", len.to_string(), source));

@@ -1,9 +1,6 @@
-//! [`look`] tells which pages of a mapping are in memory, whichever process brought them there.
+//! [`look`] shows which pages of a mapping are in memory, whichever process brought them there.
 //!
 //! A swapped-out page counts as absent. Source: mincore(2).
-//!
-//! # Safety
-//! The kernel checks the addresses and fills a vector of this file.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -18,7 +15,7 @@ use crate::units::Bytes;
 
 const AT_ONCE: usize = 1 << 16;
 
-/// Returns the runs of present pages, in pages from `addr`.
+/// Returns the runs of present pages, counted in pages from `addr`.
 pub fn there(addr: usize, len: Bytes) -> Result<Vec<Extent>, OsError> {
     let page = page_size().bytes().as_usize();
     let pages = len.as_usize() / page;
@@ -38,8 +35,8 @@ pub fn there(addr: usize, len: Bytes) -> Result<Vec<Extent>, OsError> {
     Ok(found)
 }
 
-/// Sets the lowest bit of each byte whose page is present. Allocates nothing. Returns ENOMEM if
-/// something is not mapped.
+/// Sets the lowest bit of each byte whose page is present. Allocates nothing. Fails with ENOMEM if
+/// a page is not mapped.
 pub fn look(addr: usize, seen: &mut [u8]) -> io::Result<()> {
     let len = seen.len() * page_size().bytes().as_usize();
     let addr = ptr::with_exposed_provenance_mut(addr);

@@ -1,10 +1,6 @@
 //! [`map`], [`unmap`] and others wrap mmap(2), mprotect(2) and munmap(2).
 //!
-//! Lengths are in bytes. Hugetlb mappings lack `MAP_NORESERVE`, so the call reserves their pages or
-//! fails.
-//!
-//! # Safety
-//! Mapping at an address of the kernel's choice is safe; unmapping is not.
+//! Hugetlb mappings lack `MAP_NORESERVE`, so the call reserves their pages or fails.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -97,7 +93,8 @@ pub fn set_aside(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     Ok(unsafe { cut(base, whole, len, align) })
 }
 
-/// Unmaps a range except `len` bytes at its first multiple of `align`, and returns that address.
+/// Unmaps a range except `len` bytes at its first multiple of `align`. Returns the address of these
+/// bytes.
 ///
 /// # Safety
 /// See [`unmap`].
@@ -120,7 +117,7 @@ pub unsafe fn unmap_between(from: usize, to: usize) {
     }
 }
 
-/// Reserves addresses at `addr`, if nothing is mapped there.
+/// Reserves addresses at `addr`. Fails if something is mapped there.
 pub fn set_aside_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     let how = (NO_ACCESS, ADDRESSES | libc::MAP_FIXED_NOREPLACE);
     let subject = || format!("{addr:#x}, {len}, addresses alone");
@@ -128,7 +125,7 @@ pub fn set_aside_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     unsafe { raw(addr, len, how, None, subject) }.map(drop)
 }
 
-/// Maps zeros at `addr`, if nothing is mapped there.
+/// Maps zeros at `addr`. Fails if something is mapped there.
 pub fn zeros_at(addr: usize, len: Bytes) -> Result<(), OsError> {
     let how = (ALL_ACCESS, ADDRESSES | libc::MAP_FIXED_NOREPLACE);
     // SAFETY: the call replaces no mapping.
@@ -136,7 +133,7 @@ pub fn zeros_at(addr: usize, len: Bytes) -> Result<(), OsError> {
 }
 
 /// Turns a range into reserved addresses, which read as zero if `readable`. A concurrent reader
-/// sees the old mapping or the new one. On an error the old one stays.
+/// sees the old mapping or the new one. On an error the old mapping stays.
 ///
 /// # Safety
 /// The caller owns the range, and nobody writes to it or relies on its bytes.
@@ -154,7 +151,8 @@ fn access_of(readable: bool) -> libc::c_int {
     }
 }
 
-/// Fails at the limit on mappings, unless two merge.
+/// Makes reserved addresses readable or inaccessible. Fails at the limit on mappings, unless
+/// mappings merge.
 ///
 /// # Safety
 /// The caller owns the reserved addresses.
@@ -186,8 +184,8 @@ pub(in crate::internal::sys) unsafe fn protect(
     made.map(drop).map_err(|source| limits::refused("mprotect", span(addr, len), source))
 }
 
-/// Maps ordinary memory at a multiple of `align`. Maps no more memory meanwhile, since the process
-/// may lock its mappings.
+/// Maps ordinary memory at a multiple of `align`. Aligns reserved addresses, not memory, because
+/// the process may lock all memory that it maps.
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let start = set_aside(len, align)?;
     let how = (ALL_ACCESS, ANONYMOUS | libc::MAP_FIXED);
@@ -250,7 +248,7 @@ pub(in crate::internal::sys) fn wiped_page() -> Result<usize, OsError> {
     }
 }
 
-/// Unmaps a range. If the kernel refuses, frees its pages, and the next call tries again.
+/// Unmaps a range. If the kernel refuses, drops its pages, and later calls try again.
 ///
 /// # Safety
 /// The caller owns the mapping, and nothing refers to it any more.
@@ -286,11 +284,11 @@ struct Left {
 
 static LEFT: StaticMutex<Vec<Left>> = StaticMutex::new(Vec::new());
 
-/// Attempts of [`leave`], in about 0.1 s.
+/// Most attempts of [`leave`], about 0.1 s in all.
 const LEAVE_TRIES: u32 = 100;
 
-/// Keeps a range for the next attempt. Gives up after a while: in a forked child the lock's owner
-/// may not exist.
+/// Keeps a range for [`unmap_left`]. Gives up after a while, because in a forked child the lock's
+/// owner may not exist.
 fn leave(left: Left) {
     let mut backoff = Backoff::default();
     for _ in 0..LEAVE_TRIES {
@@ -301,10 +299,11 @@ fn leave(left: Left) {
     }
 }
 
-/// Unmaps the ranges in [`LEFT`]. A forked child drops its parent's entries.
+/// Unmaps the ranges in [`LEFT`], unless another thread has the lock. A forked child drops its
+/// parent's entries.
 fn unmap_left() {
     let Ok(mut all) = LEFT.try_lock() else { return };
-    // SAFETY: the owner gave the range up, and it stayed mapped since.
+    // SAFETY: the owner gave the range up, and the range has stayed mapped since.
     all.retain(|left| !left.guard.is_child() && unsafe { munmap(left.addr, left.len) }.is_err());
 }
 

@@ -1,4 +1,4 @@
-//! This process's memory: mappings, pages, and what happens to them.
+//! This process's memory: mappings and pages.
 
 pub mod child_zeros;
 pub mod commit;

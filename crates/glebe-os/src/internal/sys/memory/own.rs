@@ -1,9 +1,9 @@
-//! [`Own`] notes memory that this library mapped for itself, so that nobody adopts it.
+//! [`Own`] notes memory that this library mapped for itself, so that callers cannot adopt it.
 //!
 //! The kernel merges adjacent mappings of the library and the program, so mappings do not show the
-//! owner. Files, hugetlb pages and the heap are not noted.
+//! owner. Hugetlb pages and the heap are not noted.
 //!
-//! Slots are reused but never freed, without a lock, so a forked child waits for nobody. `end` is
+//! Slots are reused but never freed. No lock protects them, so a forked child never waits. `end` is
 //! stored last and cleared first. `process` is a generation ([`ForkGuard::generation`]).
 //!
 //! ```text

@@ -1,8 +1,4 @@
-//! [`of_thread`] counts the page faults of the calling thread, also in system calls. Source:
-//! getrusage(2).
-//!
-//! # Safety
-//! The kernel fills a local.
+//! [`of_thread`] counts the page faults of the calling thread, also in system calls.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -16,7 +12,7 @@ pub fn of_thread() -> Result<u64, OsError> {
     // SAFETY: the kernel fills the structure.
     let ask = || unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
     call("getrusage", || "RUSAGE_THREAD".to_owned(), ask)?;
-    // SAFETY: numbers only: zeros, or what the kernel wrote.
+    // SAFETY: the structure holds only numbers, zero or written by the kernel.
     let usage = unsafe { usage.assume_init() };
     Ok(usage.ru_minflt.wrapping_add(usage.ru_majflt) as u64)
 }
@@ -32,10 +28,11 @@ mod tests {
 
     #[test]
     fn a_touch_is_counted_and_no_touch_is_not() {
-        // A fork in another test makes this thread's next stack write a fault.
+        // A fork in another test may make this thread's next stack write a fault, so one equal pair
+        // is enough.
         assert!((0..100).any(|_| of_thread().unwrap() == of_thread().unwrap()));
         let before = of_thread().unwrap();
-        // The allocator might return a present page.
+        // The allocator might return a present page, so the test maps new memory.
         let (fresh, len) = (map(Bytes::mib(4), Backing::Ordinary).unwrap(), Bytes::mib(4));
         // SAFETY: mapped for this test.
         unsafe {

@@ -5,11 +5,8 @@
 //! bits 54..0     page frame number; zero without CAP_SYS_ADMIN
 //! ```
 //!
-//! Without that capability `PAGEMAP_SCAN` (Linux 6.7) still shows huge pages. In a virtual machine
-//! the frames are the guest's. Source: admin-guide/mm/pagemap.
-//!
-//! # Safety
-//! The ioctl writes only to the given vector, within its length.
+//! Without that capability `PAGEMAP_SCAN` (Linux 6.7) still shows huge pages. Source:
+//! admin-guide/mm/pagemap.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -60,7 +57,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residence {
     Hole,
-    /// The shared zero page. Only a scan can tell it from a page.
+    /// The shared zero page. Only a scan can tell it from other pages.
     Zero,
     /// A page in memory, in swap or being moved.
     Page,
@@ -85,7 +82,7 @@ pub struct Run {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// `PAGEMAP_SCAN` (Linux 6.7), one word per run.
+    /// `PAGEMAP_SCAN` (Linux 6.7), one record per run.
     Scan,
     Entries,
 }
@@ -122,7 +119,8 @@ impl Pagemap {
         Ok(Self { file })
     }
 
-    /// Returns the entry of the first base page of every `grain` in `len` bytes from `addr`.
+    /// Returns the entry of the first base page in each block of `grain` bytes, for `len` bytes
+    /// from `addr`.
     pub fn entries(&self, addr: usize, len: Bytes, grain: PageSize) -> Result<Vec<Entry>, OsError> {
         let page = page_size();
         let count = len.pages_up(grain).as_usize();
@@ -175,7 +173,8 @@ impl Pagemap {
         Ok(runs)
     }
 
-    /// Passes the runs of pages with every category in `wanted`, alike in `told`, to `each`.
+    /// Calls `each` for each run of pages that are in all categories of `wanted` and equal in those
+    /// of `told`.
     fn scan_all(
         &self,
         addr: usize,
@@ -236,8 +235,8 @@ fn push(runs: &mut Vec<Run>, start: u64, end: u64, residence: Residence) {
     }
 }
 
-/// Fills `regions` like [`Pagemap::scan_all`]. Returns the number of runs and where the scan
-/// stopped.
+/// Fills `regions` with runs for [`Pagemap::scan_all`]. Returns their number and the address where
+/// the scan stopped.
 fn scan(
     pagemap: &File,
     range: Range<u64>,

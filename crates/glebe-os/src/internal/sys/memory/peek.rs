@@ -1,11 +1,7 @@
 //! [`peek`] and [`poke`] copy memory that may be missing, without a signal.
 //!
-//! Both use process_vm_readv(2) and process_vm_writev(2), or a memfd if a filter refuses these.
-//! Both ways stop at the first page where a touch would raise SIGBUS. Cost: one system call, or
-//! four.
-//!
-//! # Safety
-//! The kernel checks the memory. The caller of [`poke`] vouches for the memory written.
+//! Both use process_vm_readv(2) and process_vm_writev(2), or a memfd if a filter refuses these
+//! calls. Both ways stop at the first page where a touch would raise a signal.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,7 +16,7 @@ use crate::internal::sys::memory::memfd;
 /// 1 once process_vm_readv(2) or process_vm_writev(2) was refused.
 static REFUSED: MappedByte = MappedByte::new(0);
 
-/// Copies until memory is missing or read-only. Returns the bytes copied.
+/// Copies `buf` to `addr` until memory is missing or read-only. Returns the number of bytes copied.
 ///
 /// # Safety
 /// The caller may write the range, and the program holds no reference to it.
@@ -35,13 +31,13 @@ pub unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
     })
 }
 
-/// Copies until memory is missing. Returns the bytes copied.
+/// Copies from `addr` until memory is missing. Returns the number of bytes copied.
 pub fn peek(addr: usize, buf: &mut [u8]) -> Result<usize, OsError> {
     let copy = |directly| if directly { by_process(addr, buf) } else { by_file(addr, buf) };
     either("process_vm_readv", copy)
 }
 
-/// Calls `copy(true)`, and if refused `copy(false)`, which uses a memfd.
+/// Calls `copy(true)` or, if the kernel refuses that, `copy(false)`, which uses a memfd.
 fn either(
     call: &'static str,
     mut copy: impl FnMut(bool) -> io::Result<usize>,
@@ -57,7 +53,8 @@ fn either(
     copy(false).map_err(|source| OsError::new("memfd_create", "a copy", source))
 }
 
-/// Calls `copy` with the number of bytes copied before, until memory is missing.
+/// Calls `copy` with the number of bytes copied before, until `len` bytes are copied or memory is
+/// missing.
 fn repeat(len: usize, mut copy: impl FnMut(usize) -> io::Result<isize>) -> io::Result<usize> {
     let mut done = 0;
     while done < len {

@@ -1,9 +1,6 @@
 //! [`move_to`] moves mappings; [`Flags`] parses bits of mmap(2).
 //!
-//! Lengths are bytes. Source: mmap(2), mremap(2), mprotect(2).
-//!
-//! # Safety
-//! Only the owner of a mapping may move or change it.
+//! Source: mremap(2).
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -23,8 +20,8 @@ pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
 /// Moves a mapping with its pages. On an error the mapping stays.
 ///
 /// # Safety
-/// The caller owns both ranges. The second holds nothing needed, and nobody refers to the first by
-/// address.
+/// The caller owns both ranges. Nothing needs the bytes at `to`, and no reference to those at
+/// `from` exists.
 pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let at = |addr| ptr::with_exposed_provenance_mut::<libc::c_void>(addr);
@@ -37,7 +34,7 @@ pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError>
     })
 }
 
-/// Returns false if a failed move cannot have touched its target.
+/// Returns false if a failed move cannot have changed its target.
 #[must_use]
 pub fn was_tried(error: &OsError) -> bool {
     !matches!(error.errno(), Some(libc::EPERM | libc::ENOSYS))
@@ -63,15 +60,15 @@ impl Protection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags {
     pub anonymous: bool,
-    /// At the given address, or fail.
+    /// True if the mapping must be at the given address.
     pub at_address: bool,
-    /// Hugetlb pool of this size; `Some(None)` if no size was given.
+    /// Page size of the hugetlb pool; `Some(None)` if no size was given.
     pub hugetlb: Option<Option<PageSize>>,
 }
 
 impl Flags {
-    /// Returns refused or missing bits as the error. `MAP_SHARED` is refused: children do not
-    /// inherit the memory.
+    /// Parses the flags of mmap(2). Returns refused or missing bits as the error. `MAP_SHARED` is
+    /// refused, because children do not inherit the memory.
     pub fn of_bits(bits: i32) -> Result<Self, i32> {
         let sizes = libc::MAP_HUGE_MASK << libc::MAP_HUGE_SHIFT;
         let ignored = libc::MAP_POPULATE | libc::MAP_LOCKED | libc::MAP_NORESERVE;
@@ -97,7 +94,8 @@ impl Flags {
     }
 }
 
-/// Fails if `PR_SET_MDWE` (Linux 6.3), a security module or a filter forbids execution.
+/// Changes the protection. Fails if `PR_SET_MDWE` (Linux 6.3), a security module or a filter
+/// forbids execution.
 ///
 /// # Safety
 /// The caller owns the mapping, and nobody uses it in a way that is now forbidden.

@@ -1,11 +1,8 @@
-//! [`Uffd`] is a userfaultfd, which arms ranges and fills their missing pages.
+//! [`Uffd`] is a userfaultfd, which registers (*arms*) ranges and fills their missing pages.
 //!
 //! Dropping a `Uffd` ends its registrations. A descriptor for user mode misses faults in system
 //! calls, which return EFAULT with the SIGBUS feature anyway. Source: userfaultfd(2),
 //! ioctl_userfaultfd(2).
-//!
-//! # Safety
-//! The structures have the kernel's layout. Registering changes what a touch does.
 #![allow(unsafe_code)]
 
 mod pages;
@@ -75,7 +72,7 @@ pub struct Uffd(OwnedFd);
 impl Uffd {
     pub fn open(faults: Faults) -> io::Result<Self> {
         let only = if faults == Faults::User { USER_MODE_ONLY } else { 0 };
-        // SAFETY: takes flags, returns a descriptor or -1.
+        // SAFETY: the call takes only flags.
         let fd = answer("userfaultfd", || unsafe {
             libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | only)
         })?;
@@ -83,10 +80,10 @@ impl Uffd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }))
     }
 
-    /// Needs Linux 6.1.
+    /// Opens a descriptor by the device file (Linux 6.1).
     pub fn open_device() -> io::Result<Self> {
         let device = file::open(Path::new(DEVICE), OpenOptions::new().read(true))?;
-        // SAFETY: takes flags, returns a descriptor or -1.
+        // SAFETY: the call takes only flags.
         let fd = answer("ioctl", || unsafe {
             libc::ioctl(device.as_raw_fd(), libc::_IO(TYPE, 0), libc::O_CLOEXEC)
         })?;
@@ -98,7 +95,8 @@ impl Uffd {
         self.0.as_raw_fd()
     }
 
-    /// Opens a descriptor that makes a touch of a missing page SIGBUS, in the first way that works.
+    /// Opens a descriptor that makes a touch of a missing page raise SIGBUS, in the first way that
+    /// works.
     pub fn open_sigbus() -> Result<Self, OsError> {
         Self::open_for(FEATURE_SIGBUS, "UFFD_FEATURE_SIGBUS")
     }
@@ -120,16 +118,16 @@ impl Uffd {
     /// `arg` is what the request expects, and the caller may make the request.
     unsafe fn control<T>(&self, request: libc::Ioctl, arg: &mut T) -> io::Result<()> {
         let arg = ptr::from_mut(arg);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         answer("ioctl", || unsafe { libc::ioctl(self.0.as_raw_fd(), request, arg) }).map(drop)
     }
 
     /// Registers a range for faults on missing pages. Returns the supported ioctls, as bits.
     ///
     /// # Safety
-    /// The caller owns the range, and everyone who touches it is ready for the fault.
+    /// The caller owns the range, and every thread that accesses it handles the fault.
     pub unsafe fn register(&self, addr: usize, len: Bytes) -> Result<u64, OsError> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.register_for(addr, len, REGISTER_MODE_MISSING) }
     }
 
@@ -146,11 +144,11 @@ impl Uffd {
     /// # Safety
     /// See [`Uffd::register`].
     pub unsafe fn arm(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.register(addr, len) }.map(drop)
     }
 
-    /// Ends [`Uffd::arm`]: missing pages become zeros.
+    /// Ends [`Uffd::arm`], so that a touch of a missing page finds zeros.
     ///
     /// # Safety
     /// The caller owns the range and expects zeros there.
@@ -165,7 +163,7 @@ impl Uffd {
     pub fn fill_holes(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
         let page = page_size().bytes().as_usize();
         let made = loop {
-            // SAFETY: adds only zeros where an armed range has no page.
+            // SAFETY: the call only adds zeros where an armed range has no page.
             let fill = || unsafe { fill::zero(self.descriptor(), addr, len.as_usize(), page) };
             match point("ioctl").and_then(|()| fill().map_err(io::Error::from_raw_os_error)) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}

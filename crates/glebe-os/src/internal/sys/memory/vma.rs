@@ -1,7 +1,7 @@
 //! [`among`] returns the calling process's mappings in a range of addresses.
 //!
-//! A *VMA* is one entry of `/proc/self/smaps`; its header is a line of `/proc/self/maps`. Addresses
-//! and lengths are bytes. Names may be hostile, but the kernel escapes line ends.
+//! A *VMA* is one entry of `/proc/self/smaps`; its header is a line of `/proc/self/maps`. Names may
+//! contain anything, but the kernel escapes line ends.
 //!
 //! Cost: the kernel walks the page tables from the lowest mapping to the end of the range. Source:
 //! proc_pid_maps(5), proc_pid_smaps(5).
@@ -21,9 +21,8 @@ use crate::internal::sys::files::file;
 use crate::units::Bytes;
 
 const PATH: &str = "/proc/self/smaps";
-/// Bytes per read; seq_file fills at most a page or an entry.
 const READ: usize = 16 << 10;
-/// A header line holds a path of at most 4 KiB, each byte escaped as up to four.
+/// Longest accepted line in bytes. A path has at most 4 KiB, each byte escaped as up to four.
 const LINE_MAX: u64 = 32 << 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +37,7 @@ pub struct Vma {
     pub inode: u64,
     /// Path of the file, or a name for the memory.
     pub path: String,
-    /// Letter pairs with spaces between them.
+    /// `VmFlags`: letter pairs with spaces between them.
     pub flags: String,
     pub kernel_page: Bytes,
     pub rss: Bytes,
@@ -76,7 +75,7 @@ impl Vma {
         Some(Self { start, end, permissions, offset, device, inode, path, ..Self::default() })
     }
 
-    /// Parses `Rss:    12 kB` and `VmFlags: rd wr`; skips other fields.
+    /// Parses fields such as `Rss: 12 kB`; skips those that [`Vma`] lacks.
     fn field(&mut self, line: &[u8]) -> Option<()> {
         let text = std::str::from_utf8(line).ok()?;
         let (name, value) = text.split_once(':')?;
@@ -96,7 +95,7 @@ impl Vma {
     }
 }
 
-/// `RangeUsage` sums over mappings: upper bounds if a mapping reaches beyond the range.
+/// Sums over the mappings of a range. They are upper bounds if a mapping reaches beyond the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeUsage {
     pub rss: Bytes,
@@ -168,7 +167,7 @@ impl<'a> Parser<'a> {
         Ok(Reading::On)
     }
 
-    /// Fails if an entry was cut short: its flags come last.
+    /// Fails if an entry was cut short, so that its flags, which come last, are missing.
     fn end(self) -> io::Result<Vec<Vma>> {
         match self.found.iter().find(|vma| vma.flags.is_empty()) {
             Some(vma) => {
@@ -206,7 +205,7 @@ fn read(mut lines: impl BufRead, range: &Range<usize>) -> io::Result<Vec<Vma>> {
     parser.end()
 }
 
-/// Parses two hexadecimal numbers; returns zero for anything else.
+/// Parses `major:minor`, two hexadecimal numbers; returns zero for anything else.
 fn device(text: &str) -> u64 {
     let number = |hex| u32::from_str_radix(hex, 16).ok();
     let parts = text.split_once(':');

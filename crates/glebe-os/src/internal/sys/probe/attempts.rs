@@ -1,10 +1,4 @@
-//! Makes rows from one system call each.
-//!
-//! Source: memfd_create(2), madvise(2), mbind(2), pagemap(5), userfaultfd(2), rseq(2),
-//! membarrier(2), io_uring_register(2).
-//!
-//! # Safety
-//! The calls get a page that this file mapped and nothing else uses, or an empty range.
+//! Makes one row from each attempt at a system call.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -31,7 +25,7 @@ type Attempt =
     (&'static str, &'static str, &'static str, &'static str, fn() -> Result<(), OsError>);
 
 /// `calls` names system calls that a seccomp profile may refuse; it is empty if the kernel may
-/// refuse with the same error. `needs` applies if no profile is the cause.
+/// refuse with the same error. `needs` is the remedy if no profile is the cause.
 const ATTEMPTS: &[Attempt] = &[
     ("memfd", "memfd_create", "memfd_create", "Linux 3.17", || {
         MemFile::new(page_size().bytes()).map(drop)
@@ -187,7 +181,7 @@ struct Scratch(usize);
 impl Scratch {
     fn new() -> Result<Self, OsError> {
         let page = Self(map(page_size().bytes(), Backing::Ordinary)?);
-        // SAFETY: mapped writable just now, and not referred to.
+        // SAFETY: the page was just mapped writable, and nothing refers to it.
         unsafe { std::ptr::with_exposed_provenance_mut::<u8>(page.0).write_volatile(1) };
         Ok(page)
     }
@@ -195,7 +189,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, unmapped once.
+        // SAFETY: `new` mapped the page, which is unmapped once.
         let _ = unsafe { unmap(self.0, page_size().bytes()) };
     }
 }
@@ -206,13 +200,12 @@ fn advised(advice: Advice) -> Result<(), OsError> {
     unsafe { advise(page.0, page_size().bytes(), advice) }
 }
 
-/// The range is empty, since a real collapse would cost a huge page.
+/// Collapses an empty range, because a real collapse would cost a huge page.
 fn collapse() -> Result<(), OsError> {
     // SAFETY: the range is empty.
     unsafe { advise(0, Bytes::ZERO, Advice::Collapse) }
 }
 
-/// Binds a page to the first node that is allowed.
 fn bind() -> Result<(), OsError> {
     let page = Scratch::new()?;
     let mut last = Ok(());

@@ -1,9 +1,8 @@
 //! [`Support`] lists every kernel mechanism that glebe uses, as this process finds it now.
 //!
-//! Each row comes from an attempt or from the deciding file, never from the kernel's version:
-//! containers and seccomp decide too. An attempt leaves nothing behind: no descriptor, mapping,
-//! registration or changed number. Values that other processes change are a snapshot. Cost: fifty
-//! small files and two dozen system calls.
+//! Each row comes from an attempt or from the deciding file, never from the kernel's version,
+//! because containers and seccomp decide too. An attempt leaves nothing behind: no descriptor,
+//! mapping, registration or changed number.
 
 mod attempts;
 mod settings;
@@ -100,7 +99,7 @@ impl Support {
         Self::probe_below(Path::new("/"))
     }
 
-    /// System calls still go to this machine, not to `root`.
+    /// Probes files below `root`, but system calls still go to this machine.
     fn probe_below(root: &Path) -> Self {
         let mut mechanisms = settings::rows(root);
         mechanisms.extend(attempts::rows(root));

@@ -1,8 +1,7 @@
 //! Makes rows for mechanisms that a setting decides: pools, modes, devices, limits, capabilities.
 //!
-//! All files are below a root, which a test replaces. Counts of a pool are pages of its size.
-//! Source: admin-guide/mm (hugetlbpage, transhuge), userspace-api/dma-buf-heaps, capabilities(7),
-//! mlock(2).
+//! All files are below a root, which a test replaces. Source: admin-guide/mm (hugetlbpage,
+//! transhuge), userspace-api/dma-buf-heaps, capabilities(7), mlock(2).
 
 use std::path::Path;
 

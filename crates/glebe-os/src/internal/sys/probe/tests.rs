@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::{Mechanism, State, Support};
 
-/// Removed when dropped.
 struct Machine(PathBuf);
 
 impl Machine {

@@ -1,18 +1,15 @@
 //! [`add`] adds a step that runs around every fork(2) of the process, in any thread.
 //!
 //! *prepare* functions run before the fork, the last step first. *parent* or *child* functions run
-//! after it, the first step first, so locks are released in reverse order. All run on the forking
-//! thread, the child's only thread, so *child* must not wait for another. It may allocate:
-//! allocators registered their handlers earlier.
+//! after the fork, the first step first, so locks are released in reverse order. All run on the
+//! forking thread, the child's only thread, so *child* must not wait for another. *child* may
+//! allocate, because allocators registered their handlers earlier.
 //!
-//! A child of clone(2) without the C library runs no steps, and neither do its forks: it may
-//! inherit locks whose holders it lacks. vfork(2) and `CLONE_VM` change nothing.
+//! A child of clone(2) without the C library runs no steps, and neither do its forks, because the
+//! child may inherit locks whose holders it lacks. vfork(2) and `CLONE_VM` change nothing.
 //!
 //! Lock: one word, held from *prepare* to the end of *parent* or *child*. A signal handler that
 //! forks deadlocks if its thread holds a lock that a step takes. Source: pthread_atfork(3).
-//!
-//! # Safety
-//! The functions given to the C library are never unloaded, and a panic in them aborts.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -25,7 +22,7 @@ use crate::internal::sys::processes::fork::ForkGuard;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// Takes locks before the fork, so that no thread that the child lacks holds them.
+    /// Takes locks before the fork, so that in the child no missing thread has them.
     pub prepare: fn(),
     /// Releases the locks in the parent, even after a failed fork.
     pub parent: fn(),
@@ -36,10 +33,11 @@ pub struct Step {
 const STEPS_MAX: usize = 8;
 
 static STEPS: [MappedPtr<Step>; STEPS_MAX] = [const { MappedPtr::new(ptr::null_mut()) }; STEPS_MAX];
-/// Generation of the holder, or 0. A holder of another generation did not survive a fork, so the
-/// lock is free.
+/// Generation ([`ForkGuard`]) of the process that has the lock, or 0. The lock is free in a process
+/// of another generation.
 static HOLDER: MappedWord = MappedWord::new(0);
-/// Generation of the process that has the steps.
+/// Generation of this process, or of an ancestor after a fork without steps; 0 before the first
+/// [`add`].
 static KNOWN: MappedWord = MappedWord::new(0);
 static IS_RUNNING: MappedWord = MappedWord::new(0);
 
@@ -90,8 +88,8 @@ extern "C" fn child() {
     release();
 }
 
-/// Adds a last step, for good, unless it is present. Fails in a process [without
-/// steps](is_without_steps).
+/// Adds `step` as the last one, unless it is present. Fails in a process [without
+/// steps](is_without_steps), and beyond `STEPS_MAX` steps.
 pub fn add(step: &'static Step) -> Result<(), OsError> {
     acquire();
     let added = add_locked(step);
@@ -134,7 +132,8 @@ pub fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Returns true if a fork without steps made this process or an ancestor. Cost: two loads.
+/// Returns true if clone(2) made this process or an ancestor without the C library, so that no fork
+/// step ran.
 #[must_use]
 #[inline]
 pub fn is_without_steps() -> bool {

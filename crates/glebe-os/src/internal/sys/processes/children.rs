@@ -1,13 +1,10 @@
-//! [`exist`] detects children of this process without reaping them. Source: waitid(2).
-//!
-//! # Safety
-//! The call fills a local.
+//! [`exist`] detects children of this process without reaping them.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
-/// Returns true if a child, even of a raw clone(2), lives or was not waited for, or if the kernel
-/// refuses. Allocates nothing, may change `errno`.
+/// Returns true if a child, even of a raw clone(2), lives or was not waited for, or if the call
+/// fails. May change `errno`.
 #[must_use]
 pub fn exist() -> bool {
     let mut ended = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -57,7 +54,7 @@ mod tests {
         // SAFETY: the children allocate nothing and take no lock.
         let seen = unsafe {
             in_child(|| {
-                // Only some waits see a child without an exit signal.
+                // Only a wait with `__WALL` or `__WCLONE` sees a child without an exit signal.
                 let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
                 if child == 0 {
                     libc::_exit(0);

@@ -1,4 +1,4 @@
-//! [`Claim`] gives a thing to one holder of this process at a time. In a forked child inherited
+//! [`Claim`] gives a resource to one holder of this process at a time. In a forked child inherited
 //! claims are free.
 //!
 //! ```text
@@ -34,7 +34,7 @@ fn is_own(word: u64) -> bool {
 }
 
 impl Claim {
-    /// Returns false if another holder of this process has the claim.
+    /// Takes the claim. Returns false if another holder in this process has it.
     pub fn take(&self, holder: Holder) -> bool {
         let seen = self.0.load(Ordering::Acquire);
         if seen == holder.0 {

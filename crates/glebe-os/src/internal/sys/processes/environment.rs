@@ -1,8 +1,7 @@
 //! [`variable`] reads an environment variable without allocating, even before the C library has set
 //! itself up.
 //!
-//! No lock: callers run while no variable changes. Source: environ(7), proc_pid_environ(5),
-//! getauxval(3).
+//! Callers run while no variable changes. Source: environ(7), proc_pid_environ(5), getauxval(3).
 //!
 //! # Safety
 //! The C library's list ends with a null pointer, and its strings with a zero.
@@ -17,7 +16,8 @@ extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Copies the value into `into`, cut to fit. Returns its whole length.
+/// Copies the value into `into`, cut to fit. Returns the value's whole length, or `None` for an
+/// unset variable.
 #[must_use]
 pub fn variable(name: &str, into: &mut [u8]) -> Option<usize> {
     // SAFETY: no variable changes meanwhile (see the head).
@@ -66,13 +66,12 @@ fn from_kernel(name: &str, into: &mut [u8]) -> Option<usize> {
 
 struct Scan<'a> {
     name: &'a [u8],
-    /// Matching bytes of `name`; `usize::MAX` for another variable.
+    /// Number of matching bytes of `name`; `usize::MAX` for another variable.
     matched: usize,
     value: Option<usize>,
 }
 
 impl Scan<'_> {
-    /// Returns true once the value is complete.
     fn byte(&mut self, byte: u8, into: &mut [u8]) -> bool {
         if let Some(len) = &mut self.value {
             if byte == 0 {
@@ -97,7 +96,8 @@ impl Scan<'_> {
     }
 }
 
-/// Returns true for a set-user-ID process, which must ignore the environment.
+/// Returns true for a process with raised privileges, such as set-user-ID, which must ignore the
+/// environment.
 #[must_use]
 pub fn is_secure() -> bool {
     // SAFETY: the call takes no pointer.

@@ -7,9 +7,6 @@
 //! ```text
 //! word 0   generation, 64 bits   0 = forked since, and nobody has asked
 //! ```
-//!
-//! # Safety
-//! The page is never unmapped.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -33,7 +30,7 @@ impl ForkGuard {
         Self { word, born }
     }
 
-    /// Returns a number that no ancestor had; never zero.
+    /// Returns a number that differs in a forked child; never zero.
     #[must_use]
     #[inline]
     pub fn generation(&self) -> u64 {
@@ -45,7 +42,7 @@ impl ForkGuard {
     #[inline]
     pub fn is_child(&self) -> bool {
         match self.word {
-            // Relaxed: only fork changes the value.
+            // Relaxed is enough, because only fork changes the value.
             Some(word) => word.load(Ordering::Relaxed) != self.born,
             None => self.is_another_process(),
         }
@@ -65,7 +62,7 @@ impl Default for ForkGuard {
 
 /// Word in the wiped page; `None` if the kernel cannot wipe.
 static WORD: First<Option<&'static MappedWord>> = First::new();
-/// Last generation, which a child continues: fork does not wipe this word.
+/// Last generation. A child continues from it, because fork does not wipe this word.
 static LAST_GENERATION: MappedWord = MappedWord::new(0);
 
 fn generation(word: &MappedWord) -> u64 {
@@ -80,7 +77,7 @@ fn generation(word: &MappedWord) -> u64 {
     }
 }
 
-/// Maps the page. One page stays unused if two threads do so at once.
+/// Maps the wiped page. If two threads do so at once, one page stays unused.
 fn wiped_word() -> Option<&'static MappedWord> {
     let page = wiped_page().ok()?;
     std::mem::forget(Own::note(page..page + page_size().bytes().as_usize()));

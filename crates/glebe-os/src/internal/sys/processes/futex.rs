@@ -2,9 +2,6 @@
 //!
 //! Futexes are private to the process. Calls never allocate, and may change `errno`. Source:
 //! futex(2).
-//!
-//! # Safety
-//! The kernel reads a word behind a reference, and a local time.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,7 +14,7 @@ use crate::internal::sys::fault::point;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Wake, signal, or another value.
+    /// A wake or a signal came, or the word has another value.
     Over,
     TimedOut,
 }
@@ -43,13 +40,14 @@ pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Resu
     }
 }
 
-/// Reports no failure: a filter that forbids the wake forbids the wait too.
+/// Wakes at most `threads` threads. Reports no failure, because a filter that forbids the wake
+/// forbids the wait too.
 pub fn wake(word: &FutexWord, threads: u32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     let threads = i32::try_from(threads).unwrap_or(i32::MAX);
-    // A fault must not skip the call: a sleeper would sleep on.
+    // An injected fault must not skip the call, because a waiting thread would sleep on.
     let _ = point("futex");
-    // SAFETY: the kernel uses the address only as a name.
+    // SAFETY: the kernel uses the address only as a key.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, threads) };
 }
 

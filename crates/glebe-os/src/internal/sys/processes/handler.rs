@@ -1,8 +1,4 @@
-//! [`install`] installs a signal handler that also calls the program's own. Source: sigaction(2),
-//! signal-safety(7).
-//!
-//! # Safety
-//! The earlier handler is called as the kernel would call it.
+//! [`install`] installs a signal handler that also calls the program's own.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -36,7 +32,7 @@ pub fn install(signal: i32, act: fn()) -> bool {
         }
         before.assume_init()
     };
-    // `INSTALLED` first: the handler reads it.
+    // `INSTALLED` is set first, because the handler reads it.
     if INSTALLED.set(Installed { act, before }).is_err() {
         return false;
     }

@@ -1,10 +1,6 @@
-//! System calls for a memory allocator. Only [`start_thread`] allocates.
+//! Makes system calls for a memory allocator. Only [`start_thread`] allocates.
 //!
-//! Lengths are in bytes. Each call may change `errno`. Source: mmap(2), mprotect(2), sysinfo(2),
-//! prctl(2), pthread_create(3).
-//!
-//! # Safety
-//! Only the owner of a range changes it. Other calls fill locals.
+//! Lengths are bytes. Calls may change `errno`.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,7 +12,7 @@ use crate::internal::sys::call::answer;
 use crate::internal::sys::machine::limits;
 use crate::units::Bytes;
 
-/// Reserves addresses, which neither strict overcommit nor mlockall(2) counts as memory.
+/// Reserves addresses, which strict overcommit does not count and mlockall(2) does not populate.
 pub fn reserve(len: usize) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     answer("mmap", || {
@@ -27,7 +23,7 @@ pub fn reserve(len: usize) -> io::Result<usize> {
     .map(|at| at as usize)
 }
 
-/// Makes a reserved range readable and writable. Fails at the commit limit under strict overcommit.
+/// Fails at the commit limit under strict overcommit.
 ///
 /// # Safety
 /// The caller owns the range.
@@ -66,18 +62,18 @@ pub fn address_limit() -> Option<u64> {
 #[must_use]
 pub fn huge_pages_forbidden() -> bool {
     let zero: libc::c_ulong = 0;
-    // SAFETY: no pointer.
+    // SAFETY: the call takes no pointer.
     let told = answer("prctl", || unsafe {
         libc::prctl(libc::PR_GET_THP_DISABLE, zero, zero, zero, zero)
     });
     told.is_ok_and(|told| told != 0)
 }
 
-/// Stack length in bytes that is not doubled.
+/// `start_thread` doubles only stacks that are shorter, in bytes.
 const STACK_MAX: usize = 64 << 20;
 
 /// Starts a detached thread with all signals blocked. The C library puts the thread-local variables
-/// of all libraries on the stack, so this doubles `stack` (bytes) until they fit.
+/// of all libraries on the stack, so `stack` (bytes) is doubled until they fit.
 pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
     match try_start_thread(stack, body) {
         Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) && stack < STACK_MAX => {

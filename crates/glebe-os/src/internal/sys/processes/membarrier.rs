@@ -1,10 +1,7 @@
-//! [`rseq_barrier`] makes every running thread of the process restart its restartable sequence.
+//! [`rseq_barrier`] makes every running thread of the process abort its restartable sequence.
 //!
-//! Cost: one interrupt to each of their processors. Source: membarrier(2),
+//! Cost: one interrupt to the processor of each running thread. Source: membarrier(2),
 //! `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ` (Linux 5.10).
-//!
-//! # Safety
-//! The calls take no pointer.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -24,7 +21,7 @@ fn membarrier(command: libc::c_int, name: &'static str) -> Result<libc::c_long, 
     made.map_err(|source| OsError::new("membarrier", name, source))
 }
 
-/// Checks the kernel, without registering.
+/// Checks that the kernel has both commands, without registering.
 pub fn is_known() -> Result<(), OsError> {
     let wanted = libc::c_long::from(REGISTER_PRIVATE_EXPEDITED_RSEQ | PRIVATE_EXPEDITED_RSEQ);
     match membarrier(QUERY, "QUERY")? & wanted {

@@ -1,11 +1,7 @@
 //! [`OneProcessor`] keeps the calling thread on its processor, or among a few processors.
 //!
 //! A processor allocates first from its list of freed pages, so only a thread that stays gets back
-//! its freed pages. Threads that this thread starts inherit the restriction. Source:
-//! sched_setaffinity(2), mm/page_alloc.c (`free_frozen_page_commit`).
-//!
-//! # Safety
-//! The calls change only the calling thread, and access sets within their length.
+//! its freed pages. Source: sched_setaffinity(2), mm/page_alloc.c (`free_frozen_page_commit`).
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -19,7 +15,7 @@ pub struct OneProcessor {
 
 impl OneProcessor {
     pub fn stay() -> Option<Self> {
-        // SAFETY: no argument.
+        // SAFETY: the call takes no argument.
         let here = unsafe { libc::sched_getcpu() };
         Self::among(&[u32::try_from(here).ok()?])
     }

@@ -1,7 +1,4 @@
 //! Identifies the process's user, the kernel and the current boot.
-//!
-//! # Safety
-//! The calls take no pointer.
 #![allow(unsafe_code)]
 
 use crate::error::OsError;
@@ -11,7 +8,6 @@ pub fn boot_id() -> Result<String, OsError> {
     Ok(file::text("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Returns the kernel's release; empty if it cannot be read.
 pub fn release() -> String {
     let text = file::text("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()
@@ -19,6 +15,6 @@ pub fn release() -> String {
 
 #[must_use]
 pub fn effective_user() -> u32 {
-    // SAFETY: no argument.
+    // SAFETY: the call takes no argument.
     unsafe { libc::geteuid() }
 }

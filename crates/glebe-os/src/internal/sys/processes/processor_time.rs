@@ -1,7 +1,4 @@
-//! [`of_thread`] returns the calling thread's processor time. Source: clock_gettime(2).
-//!
-//! # Safety
-//! The kernel fills a local.
+//! [`of_thread`] returns the calling thread's processor time.
 #![allow(unsafe_code)]
 
 use std::time::Duration;

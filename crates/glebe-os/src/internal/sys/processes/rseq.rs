@@ -1,4 +1,4 @@
-//! [`Rseq`] runs restartable sequences: stores that the kernel aborts rather than resumes.
+//! [`Rseq`] runs restartable sequences of stores, which the kernel aborts instead of resuming.
 //!
 //! A thread continues at the abort address if it is preempted, migrated, interrupted by a signal,
 //! or hit by [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier). So after a change of
@@ -8,8 +8,7 @@
 //! Source: rseq(2), the kernel's `rseq.c`, glibc's ABI of `struct rseq`.
 //!
 //! # Safety
-//! The assembly writes where its caller says. The rseq area is the calling thread's own: its
-//! address is the thread pointer plus a constant.
+//! The rseq area is the calling thread's own: its address is the thread pointer plus a constant.
 #![allow(unsafe_code)]
 
 use crate::error::OsError;
@@ -34,7 +33,6 @@ pub enum Outcome {
     Aborted,
 }
 
-/// Condition for a commit: `word & mask == expect`.
 #[derive(Clone, Copy)]
 pub struct Guard<'a> {
     pub word: &'a AtomicU64,
@@ -64,7 +62,7 @@ const _: () = assert!(size_of::<Fill<'_>>() == 88);
 /// Returns Ok if the kernel has rseq(2). Registers nothing.
 pub fn is_known() -> Result<(), OsError> {
     let null = std::ptr::null::<u8>();
-    // SAFETY: the kernel refuses unknown flags before the pointer.
+    // SAFETY: the kernel refuses unknown flags before it uses the pointer.
     let asked = || unsafe { libc::syscall(libc::SYS_rseq, null, 0, !0_u32, 0) };
     match call("rseq", || "a query".into(), asked) {
         Err(error) if error.errno() == Some(libc::EINVAL) => Ok(()),
@@ -73,7 +71,6 @@ pub fn is_known() -> Result<(), OsError> {
 }
 
 impl Rseq {
-    /// Returns the registration, or the reason why there is none.
     pub fn find() -> Result<Self, &'static str> {
         static FOUND: First<Result<Rseq, &'static str>> = First::new();
         *FOUND.get_or_compute(|| {
@@ -109,15 +106,14 @@ impl Rseq {
         unsafe { arch::compare_exchange(self.offset, guard, target, old, new) }
     }
 
-    /// Does the work of [`Fill`]. Unless the outcome is [`Outcome::Done`], the side words and bytes
-    /// may be partly written.
+    /// Unless the outcome is [`Outcome::Done`], `meta_at` and the bytes may be partly written.
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `len` bytes, which do not overlap. All other
     /// accesses to `to` allow for a concurrent writer.
     #[inline]
     pub unsafe fn fill(self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         unsafe { arch::fill(self.offset, guard, fill) }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Handler`] owns the process's SIGBUS handler and lets callbacks settle touches of missing
+//! [`Handler`] owns the process's SIGBUS handler and lets callbacks handle accesses to missing
 //! pages.
 //!
 //! If a page cannot be provided (`BUS_ADRERR`), the handler asks the callbacks of the
@@ -9,12 +9,11 @@
 //! The handler takes no lock, allocates nothing, keeps `errno`, and uses the alternate stack. It
 //! may interrupt itself (`SA_NODEFER`): a callback may touch a missing page of another range, so
 //! the stack needs one signal frame per range. A blocked SIGBUS kills. A system call on a missing
-//! page returns EFAULT. Source: sigaction(2), signal-safety(7), userfaultfd(2), the kernel's
-//! `force_sig_info_to_task`.
+//! page returns EFAULT. Source: sigaction(2), signal-safety(7), userfaultfd(2).
 //!
 //! # Safety
 //! The handler trusts the kernel's arguments, and a watch's callback and data until the watch is
-//! removed, which waits for the last handler in it.
+//! removed. A removal waits until no handler is in the callback.
 #![allow(unsafe_code)]
 
 mod chain;
@@ -48,7 +47,7 @@ pub enum Decision {
     Pass,
 }
 
-/// Reason in the earlier handler's `si_errno`.
+/// The reason, which the earlier handler finds in `si_errno`.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -61,9 +60,9 @@ pub enum Reason {
 pub type Decide = unsafe extern "C" fn(addr: usize, data: *const ()) -> Decision;
 
 impl Handler {
-    /// Installs the handler, at the first call and for good.
+    /// Installs the handler at the first call, and never removes it.
     pub fn install() -> Result<Self, OsError> {
-        // No lock: a forked child could wait for it for ever.
+        // A lock could make a forked child wait for ever.
         static INSTALLED: MappedByte = MappedByte::new(0);
         if INSTALLED.load(Ordering::Acquire) == 0 {
             let installed = chain::install(on_sigbus);
@@ -101,7 +100,7 @@ impl Handler {
 }
 
 unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: errno is this thread's own; the rest is the kernel's.
+    // SAFETY: errno is this thread's own; the other pointers are the kernel's.
     unsafe {
         let errno = libc::__errno_location();
         let kept = *errno;

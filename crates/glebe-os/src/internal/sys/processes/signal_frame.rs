@@ -1,28 +1,26 @@
 //! [`len`] bounds the bytes that the kernel puts on a signal's stack.
 //!
 //! `AT_MINSIGSTKSZ` includes the tile registers of AMX (8 KiB), which the kernel saves only for
-//! processes that asked for them. Rust's alternate stacks are no larger, so `not_saved` subtracts
-//! such registers. Source: getauxval(3); Documentation/arch/x86/xstate.rst; leaf 0xd of CPUID.
-//!
-//! # Safety
-//! The system call fills a local. CPUID reads no memory.
+//! processes that asked for them. Rust's alternate stacks may have only 8 KiB, so `not_saved`
+//! subtracts such registers. Source: getauxval(3); Documentation/arch/x86/xstate.rst; leaf 0xd of
+//! CPUID.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 use crate::internal::sys::fault::point;
 
 pub fn len() -> usize {
-    // SAFETY: takes a number.
+    // SAFETY: the call takes a number.
     let most = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
     most.saturating_sub(not_saved()).max(libc::MINSIGSTKSZ)
 }
 
-/// Returns the bytes for registers that this process may not use.
+/// Returns the size in bytes of registers that this process may not use.
 #[cfg(target_arch = "x86_64")]
 fn not_saved() -> usize {
     use std::arch::x86_64::{__cpuid, __cpuid_count, __get_cpuid_max};
 
-    /// Leaf of the saved state, in use if bit 27 of leaf 1's ECX is set.
+    /// Leaf that describes the saved state, valid if bit 27 of leaf 1's ECX is set.
     const LEAF: u32 = 0xd;
     const OSXSAVE: u32 = 1 << 27;
     /// Bytes of legacy state and header.
@@ -30,7 +28,7 @@ fn not_saved() -> usize {
     const ARCH_GET_XCOMP_SUPP: libc::c_int = 0x1021;
     const ARCH_GET_XCOMP_PERM: libc::c_int = 0x1022;
 
-    // An older kernel refuses: it saves all parts for every process.
+    // An older kernel refuses the call, and saves all parts for every process.
     let asked = |what: libc::c_int| {
         point("arch_prctl").ok()?;
         let mut parts = 0_u64;

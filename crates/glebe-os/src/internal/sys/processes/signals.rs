@@ -1,15 +1,12 @@
 //! [`Blocked`] blocks a thread's signals. Source: pthread_sigmask(3), sigaltstack(2), kill(2).
-//!
-//! # Safety
-//! The calls fill and read locals.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Blocks the calling thread's signals, except SIGKILL, SIGSTOP and the C library's own for
-/// setuid(2). A thread started meanwhile keeps them blocked. Allocates nothing.
+/// Blocks the calling thread's signals until the drop, except SIGKILL, SIGSTOP and the C library's
+/// own for setuid(2). A thread started meanwhile keeps them blocked.
 pub struct Blocked {
     before: libc::sigset_t,
     /// Not `Send`.
@@ -54,7 +51,7 @@ pub fn is_sigbus_blocked() -> bool {
     }
 }
 
-/// Returns the length in bytes.
+/// Returns the length of the thread's alternate stack in bytes, if there is one.
 pub fn alternate_stack() -> Option<usize> {
     let mut now = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: the kernel fills the structure; null changes nothing.
@@ -68,7 +65,7 @@ pub fn alternate_stack() -> Option<usize> {
 #[cfg(feature = "faults")]
 pub(in crate::internal::sys) fn kill_self() -> ! {
     loop {
-        // SAFETY: takes numbers.
+        // SAFETY: the call takes numbers.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
 }

@@ -1,11 +1,8 @@
 //! [`syscall`] and [`sigaction`] serve a library that replaces these functions of a program.
 //!
-//! The library's SIGBUS handler, `front`, is installed instead of the program's. Invariant: the
-//! program never learns of `front`. No lock, no allocation: a signal handler may call sigaction.
-//! Source: syscall(2), sigaction(2).
-//!
-//! # Safety
-//! Callers guarantee what the C library requires.
+//! The library's SIGBUS handler, `front`, is installed instead of the program's. The program never
+//! sees `front`. A signal handler may call [`sigaction`], which takes no lock and allocates
+//! nothing. Source: syscall(2), sigaction(2).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -34,15 +31,15 @@ struct Touch {
 const _: () = assert!(std::mem::offset_of!(Touch, addr) == 16 && size_of::<usize>() == 8);
 
 /// # Safety
-/// The conditions of the call hold.
+/// The arguments satisfy the system call.
 pub unsafe fn syscall(number: c_long, arguments: [c_long; 6]) -> c_long {
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps the contract.
     unsafe { libc::syscall(number, a, b, c, d, e, f) }
 }
 
-/// Calls sigaction(2), but keeps a SIGBUS handler with `SA_SIGINFO` and installs `front` with its
-/// flags and mask.
+/// Calls sigaction(2). A SIGBUS handler with `SA_SIGINFO` is only stored, and `front` is installed
+/// with its flags and mask.
 ///
 /// # Safety
 /// The conditions of sigaction(2) hold. `front` is always the same function and calls [`pass_on`].
@@ -54,7 +51,7 @@ pub unsafe fn sigaction(
 ) -> c_int {
     let (action, old) = (action.cast::<libc::sigaction>(), old.cast::<libc::sigaction>());
     if signal != libc::SIGBUS {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         return unsafe { libc::sigaction(signal, action, old) };
     }
     let (front, before) = (front as *const () as usize, BEHIND.load(Ordering::Acquire));
@@ -69,12 +66,12 @@ pub unsafe fn sigaction(
         }
     }
     let new = new.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the caller's call, with a copy of `action`.
+    // SAFETY: the arguments are the caller's, with a copy of `action`.
     let answer = unsafe { libc::sigaction(signal, new, old) };
     if answer != 0 {
         BEHIND.store(before, Ordering::Release);
     }
-    // SAFETY: null, or filled by the successful call.
+    // SAFETY: `old` is null or filled by the successful call.
     if let Some(old) = unsafe { old.as_mut() }.filter(|_| answer == 0) {
         if old.sa_sigaction == front {
             old.sa_sigaction = before.expose_provenance();
@@ -94,8 +91,7 @@ pub unsafe fn pass_on(
     context: *mut c_void,
     rounds: impl FnOnce(usize) -> bool,
 ) {
-    // SAFETY: the kernel's whole `info`. The program's handler was stored before, and has this
-    // type.
+    // SAFETY: the kernel passed `info`, and the program's handler has this type.
     unsafe {
         let mut told = info.cast::<siginfo_t>().read();
         let touch = ptr::from_mut(&mut told).cast::<Touch>();

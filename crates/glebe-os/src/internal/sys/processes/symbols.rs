@@ -2,25 +2,22 @@
 //!
 //! The loader may allocate, so no allocator calls this module. Source: dlsym(3), dlopen(3),
 //! dladdr(3).
-//!
-//! # Safety
-//! The loader gets strings and fills locals.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_void, CStr};
 use std::ptr;
 
-/// Returns the address of `name` in the next libraries, or in a loaded library of `others`, which
-/// the loader's order may hide; null if all lack it.
+/// Returns the address of `name` in the next libraries of the loader's order, or in a loaded
+/// library of `others`, else null.
 #[must_use]
 pub fn behind(name: &CStr, others: &[&CStr]) -> *mut c_void {
-    // SAFETY: a terminated string.
+    // SAFETY: the name is a terminated string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if !found.is_null() {
         return found;
     }
     for other in others {
-        // SAFETY: terminated strings. Nobody closes the library.
+        // SAFETY: the strings are terminated, and nobody closes the library.
         let found = unsafe {
             let library = libc::dlopen(other.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if library.is_null() {
@@ -38,7 +35,7 @@ pub fn behind(name: &CStr, others: &[&CStr]) -> *mut c_void {
 #[must_use]
 pub fn are_together(one: *const (), other: *const ()) -> bool {
     let of = |address: *const ()| {
-        // SAFETY: fills a local.
+        // SAFETY: the call fills a local.
         unsafe {
             let mut info = std::mem::zeroed::<libc::Dl_info>();
             (libc::dladdr(address.cast(), &mut info) != 0).then_some(info.dli_fbase)

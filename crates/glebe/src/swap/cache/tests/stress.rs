@@ -1,5 +1,5 @@
-//! Threads use one area while first class takes its lent pages, the policy changes and the device
-//! fails.
+//! Threads use one area while first-class clients take lent pages, the policy changes and the
+//! device fails.
 //!
 //! A page's offset and version determine its bytes. Each offset has one writing thread.
 
@@ -228,7 +228,7 @@ fn replaced_all_the_time(area: &Area) {
             }
         });
         let (mut out, mut last) = (vec![0; page()], 0);
-        // A store removes the page until the device has written it.
+        // A store removes the old page before it writes the new one, so a load may miss.
         while Instant::now() < until {
             if area.load(2, &mut out).unwrap() {
                 let version = version_of(2, &out);

@@ -1,9 +1,8 @@
-//! [`Locked::claim`] gives a process a number for as long as it lives; [`LockFile::text`] reads a
-//! record of any length.
+//! [`Locked::claim`] gives a process a number until it ends; [`LockFile::text`] reads a record of
+//! up to 1 MiB.
 //!
-//! A claim is a lock on one byte, held by a mapping that fork does not pass on ([`Tied`]). A killed
-//! process may lose the file's lock a moment before its claim. A second copy of this library in the
-//! process has its own claim.
+//! A claim is a lock on one byte, held by a mapping that forked children do not get ([`Tied`]). A
+//! killed process may lose the file's lock a moment before its claim.
 //!
 //! ```text
 //! word   generation of the process, 32 bits | its number, 32 bits     0 = none
@@ -23,7 +22,7 @@ fn byte(number: u32) -> u64 {
     FIRST + u64::from(number)
 }
 
-/// The caller holds another lock that guards this file.
+/// Callers hold another lock that guards this file.
 impl LockFile {
     pub fn text(&'static self) -> Result<Vec<u8>, OsError> {
         let file = self.opened()?;
@@ -34,7 +33,7 @@ impl LockFile {
         Ok(bytes)
     }
 
-    /// Writes `bytes` at offset `at`; atomically within one page.
+    /// Writes `bytes` at offset `at`. A kill does not split a write within one page.
     pub fn set_text(&'static self, at: u64, bytes: &[u8]) -> Result<(), OsError> {
         let file = self.opened()?;
         file::write_at(&file, bytes, at).map_err(|source| self.refused("pwrite", source))
@@ -47,14 +46,14 @@ impl LockFile {
 }
 
 impl Locked {
-    /// Returns this process's last claim; a forked child has none.
+    /// Returns this process's last claim, not one of its parent.
     pub fn own_claim(&self) -> Option<u32> {
         let word = self.inside.file.claim.load(Ordering::Acquire);
         let is_own = word != 0 && word >> 32 == generation();
         is_own.then_some(word as u32)
     }
 
-    /// Claims `number` until this process ends; returns false if it is claimed.
+    /// Returns false if `number` is already claimed.
     pub fn claim(&self, number: u32) -> Result<bool, OsError> {
         let file = self.inside.file;
         let Some(tied) = Tied::try_take_anyway(|| file.opened(), byte(number))? else {

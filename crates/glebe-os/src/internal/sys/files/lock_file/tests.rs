@@ -1,4 +1,4 @@
-//! Tests holders in threads, in forked children and in processes that end.
+//! Tests holders in threads, forked children and processes that end.
 //!
 //! # Safety
 //! A child runs its test and then calls _exit or is killed.

@@ -34,7 +34,7 @@ fn a_tied_lock_ends_with_its_mapping_and_no_child_has_it() {
     assert!(!is_locked(&file, BYTE..BYTE + 1).unwrap());
 }
 
-/// The locks of `hold` end with the killed process, though its child lives on.
+/// Checks that the locks of `hold` end with the killed process, though its child still runs.
 fn is_killed_while_its_child_lives<T>(file: &File, bytes: Range<u64>, hold: impl FnOnce() -> T) {
     let (mut alive, mut ready) = ([0; 2], [0; 2]);
     // SAFETY: the children take no lock of another thread.
@@ -45,7 +45,7 @@ fn is_killed_while_its_child_lives<T>(file: &File, bytes: Range<u64>, hold: impl
         let parent = libc::fork();
         if parent == 0 {
             let _held = hold();
-            // The byte shows that the grandchild's steps after fork have run.
+            // The grandchild sends a byte once its fork handlers have run.
             if libc::fork() == 0 {
                 libc::close(alive[1]);
                 libc::write(ready[1], (&raw const byte).cast(), 1);

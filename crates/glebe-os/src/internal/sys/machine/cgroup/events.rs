@@ -1,7 +1,7 @@
 //! [`Events`] counts how often a version 2 memory cgroup hit the limits *high* and *max*.
 //!
-//! After a change, `memory.events` has an urgent event (EPOLLPRI) until it is read. Source:
-//! admin-guide/cgroup-v2; kernfs_generic_poll in fs/kernfs/file.c.
+//! After a change, `memory.events` has an urgent event (EPOLLPRI) until the file is read. Source:
+//! kernfs_generic_poll in fs/kernfs/file.c.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,7 +34,7 @@ impl Events {
         &self.path
     }
 
-    /// Returns true if usage hit a limit since the last call.
+    /// Returns true if usage hit a limit since `open` or the last call.
     pub fn has_more(&mut self) -> Result<bool, OsError> {
         let mut buf = [0; 1 << 10];
         let failed = |source| OsError::new("read", self.path.display().to_string(), source);

@@ -1,4 +1,4 @@
-//! Fixture trees of both versions.
+//! Tests with file trees of both versions.
 
 use std::fs;
 

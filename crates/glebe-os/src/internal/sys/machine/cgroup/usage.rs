@@ -1,10 +1,9 @@
 //! [`Charged`] keeps the files of memory cgroups open.
 //!
-//! A look allocates nothing and opens no file, unless `ulimit -n` allows too few open files. Cost:
-//! three or four reads a level.
+//! [`Charged::tightest`] allocates nothing, and opens no file unless `ulimit -n` allows too few
+//! open files.
 //!
 //! Figures include descendants. Refaults are pages. Files of a removed group read as `ENODEV`.
-//! Source: admin-guide (cgroup-v1/memory, cgroup-v2).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,10 +21,11 @@ const TEXT_MAX: usize = 8 << 10;
 pub struct Usage {
     pub limit: Bytes,
     pub used: Bytes,
-    /// Page cache that the kernel drops first, marked memory included.
+    /// Page cache that the kernel drops first, and memory marked volatile.
     pub inactive_files: Bytes,
     pub active_files: Bytes,
-    /// Part of the two that belongs to no file: memory marked volatile, even if used again.
+    /// Bytes of `inactive_files` and `active_files` that are no page cache: memory once marked
+    /// volatile.
     pub no_files: Option<Bytes>,
     /// File pages dropped and read again since the group was made.
     pub refaults: Option<u64>,
@@ -59,7 +59,7 @@ pub struct Charged {
 }
 
 impl Charged {
-    /// Returns `None` without a list of groups or mounts.
+    /// Returns `None` if the list of groups or mounts is missing or forbidden.
     pub fn open(root: &Path) -> Result<Option<Self>, OsError> {
         keep_if_possible(|keeps| Self::open_above(root, keeps))
     }
@@ -99,7 +99,7 @@ impl Charged {
         Ok(Self { groups })
     }
 
-    /// Returns the limited group with the least room. An unreadable limit is an error, since
+    /// Returns the limited group with the least room. An unreadable limit is an error, because
     /// skipping it could end in an OOM kill.
     pub fn tightest(&self) -> Result<Option<(&Group, Usage)>, Unread<'_>> {
         let mut tightest: Option<(&Group, Usage)> = None;
@@ -113,7 +113,7 @@ impl Charged {
     }
 }
 
-/// Opens with `keeps` false if too many files are open.
+/// Calls `open(true)` or, if too many files are open, `open(false)`.
 fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, OsError> {
     match open(true) {
         Err(error) if matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE)) => open(false),
@@ -122,8 +122,8 @@ fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, O
 }
 
 impl Group {
-    /// Opens the limits of memory, and in version 1 also of memory with swap. Empty for the root
-    /// cgroup.
+    /// Opens the limits of memory, and in version 1 also of memory with swap. The root cgroup has
+    /// none.
     fn open(dir: &Path, is_v2: bool, keeps: bool) -> Result<Vec<Self>, OsError> {
         let limited: &[(&[&str], &str)] = match is_v2 {
             true => &[(&["memory.max", "memory.high"], "memory.current")],
@@ -174,7 +174,7 @@ impl Group {
             found.refaults = find("workingset_refault_file");
             let cached = bytes(if self.is_v2 { "file" } else { "cache" }).zip(bytes("shmem"));
             let listed = found.inactive_files + found.active_files;
-            // Shared memory is page cache, but on the anonymous lists.
+            // Shared memory is page cache, but is on the anonymous lists.
             found.no_files =
                 cached.map(|(all, shared)| listed.saturating_sub(all.saturating_sub(shared)));
         }
@@ -213,7 +213,7 @@ impl Source {
     }
 }
 
-/// Returns the number after `key`. Version 1 has sums over descendants under `total_`.
+/// Returns the number after `key`. In version 1, sums over descendants begin with `total_`.
 fn value(line: &str, key: &str, is_v2: bool) -> Option<u64> {
     let line = if is_v2 { line } else { line.strip_prefix("total_")? };
     line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok()

@@ -1,10 +1,8 @@
-//! [`Parents`] closes a descriptor in forked children, which would keep the pages of its file.
+//! [`Parents`] closes a descriptor in forked children, because they would keep the pages of its
+//! file.
 //!
-//! In the child `/dev/null` takes the descriptor's number, so that an inherited value cannot close
-//! an unrelated descriptor. Slots are taken without a lock, so the child waits for nobody.
-//!
-//! # Safety
-//! The descriptor in a slot is open.
+//! In the child `/dev/null` takes the descriptor's number, so that the drop of a copied `File`
+//! closes no unrelated descriptor. No lock protects the slots, so the child never waits.
 #![allow(unsafe_code)]
 
 use std::fs::OpenOptions;
@@ -49,7 +47,8 @@ impl Parents {
 
 impl Drop for Parents {
     fn drop(&mut self) {
-        // The word differs if a forked child drops its parent's value after it reused the slot.
+        // The exchange fails if a forked child drops its parent's value after the child reused the
+        // slot.
         let (free, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = self.slot.compare_exchange(self.word, 0, free, failed);
     }
@@ -65,7 +64,7 @@ fn child() {
     };
     for slot in taken() {
         let descriptor = slot.load(Ordering::Acquire) - 1;
-        // SAFETY: both are open. On failure the child keeps the file.
+        // SAFETY: both descriptors are open. On failure the child keeps the file.
         unsafe { libc::dup3(null.as_raw_fd(), descriptor as RawFd, libc::O_CLOEXEC) };
         slot.store(0, Ordering::Release);
     }

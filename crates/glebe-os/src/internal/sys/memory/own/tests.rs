@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Nothing can be mapped there.
+/// Nothing can be mapped at or above this address.
 const BASE: usize = 1 << 60;
 const MANY: usize = 64;
 

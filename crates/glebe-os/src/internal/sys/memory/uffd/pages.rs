@@ -1,12 +1,8 @@
 //! [`Pager`] moves or write-protects pages of armed ranges by a userfaultfd.
 //!
-//! Calls on pages are for signal handlers: they allocate nothing. Lengths are bytes, whole pages.
-//! The kernel moves whole pages of one VMA per call, and refuses read-only pages and locked pages
-//! with an unlocked target: [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8),
-//! UFFDIO_WRITEPROTECT(2const) (5.7).
-//!
-//! # Safety
-//! The kernel checks the ranges, and the structures have its layout. The caller owns the pages.
+//! Signal handlers call the functions on pages, which allocate nothing. The kernel moves whole
+//! pages of one VMA per call. It refuses read-only pages, and locked pages with an unlocked target,
+//! as [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8), UFFDIO_WRITEPROTECT(2const) (5.7).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -27,7 +23,7 @@ pub const MISSING: i32 = libc::ENOENT;
 /// The program locked or protected the page or its target.
 pub const UNMOVABLE: i32 = libc::EINVAL;
 const MODE_WP: u64 = 1 << 0;
-/// Most retries in a row while another thread changes the mappings.
+/// Most retries in a row.
 const TRIES: u32 = 1000;
 
 /// `struct uffdio_move`.
@@ -58,7 +54,7 @@ pub struct Pager {
 }
 
 impl Pager {
-    /// Moves pages if `moves` and the kernel can, else protects them.
+    /// Opens a pager that moves pages if `moves` and the kernel can, else protects them.
     pub fn open(moves: bool) -> Result<Self, OsError> {
         let by_move = || Uffd::open_for(FEATURE_SIGBUS | FEATURE_MOVE, "UFFD_FEATURE_MOVE");
         if let Some(uffd) = moves.then(by_move).and_then(Result::ok) {
@@ -73,17 +69,18 @@ impl Pager {
         self.moves
     }
 
-    /// Arms a range: a touch of a missing or protected page is SIGBUS.
+    /// Arms a range: a touch of a missing or protected page raises SIGBUS.
     ///
     /// # Safety
     /// See [`Uffd::register`].
     pub unsafe fn arm(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
         let writes = if self.moves { 0 } else { REGISTER_MODE_WP };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.uffd.register_for(addr, len, REGISTER_MODE_MISSING | writes) }.map(drop)
     }
 
-    /// Moves pages to a hole. Returns the bytes moved and the error that ended the move.
+    /// Moves pages to a hole. Returns the number of bytes moved, and the error that ended the move,
+    /// if any.
     ///
     /// # Safety
     /// The caller owns both ranges, and no reference to the moved bytes exists.
@@ -99,9 +96,10 @@ impl Pager {
                 (Ok(()), _) => (at, most, tries) = (at + now, fill::longer(now), 0),
                 (Err(_), Ok(some @ 1..)) => (at, tries) = (at + some, 0),
                 (Err(libc::EAGAIN | libc::EINTR), _) if tries < TRIES => tries += 1,
-                // Linux 6.18 moves a page, tries again, and finds the moved page.
+                // Linux 6.18 may move a page, try again, and report the target as taken. The page
+                // counts as moved.
                 (Err(libc::EEXIST), _) if is_missing(from as usize) => (at, tries) = (at + page, 0),
-                // The run may span two VMAs.
+                // The run may span two VMAs, so a shorter move may succeed.
                 (Err(UNMOVABLE), _) if now > page => most = fill::shorter(now, page),
                 (Err(errno), _) => return (at, Some(errno)),
             }
@@ -110,7 +108,7 @@ impl Pager {
     }
 
     /// # Safety
-    /// The caller owns the range and is ready for the signals.
+    /// The caller owns the range and handles the SIGBUS of protected pages.
     pub unsafe fn protect(&self, at: usize, len: usize, is_on: bool) -> Result<(), i32> {
         let mode = if is_on { MODE_WP } else { 0 };
         for _ in 0..TRIES {
@@ -124,8 +122,6 @@ impl Pager {
         Err(libc::EAGAIN)
     }
 
-    /// Fills missing pages with a copy of `from`.
-    ///
     /// # Safety
     /// The caller owns the range, which this descriptor armed.
     pub unsafe fn fill(&self, to: usize, from: &[u8], page: usize) -> Result<(), i32> {
@@ -137,7 +133,7 @@ impl Pager {
     /// # Safety
     /// See [`Uffd::control`].
     unsafe fn control<T>(&self, request: libc::Ioctl, arg: &mut T) -> Result<(), i32> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps the contract.
         let done = unsafe { self.uffd.control(request, arg) };
         done.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
     }
@@ -164,7 +160,7 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping of this test, which stays.
+        // SAFETY: the mapping is new and stays mapped.
         unsafe {
             let at = libc::mmap(std::ptr::null_mut(), PAGES * page, protection, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -200,7 +196,7 @@ mod tests {
     fn split(at: usize) -> usize {
         let page = page_size().bytes().as_usize();
         let middle = std::ptr::with_exposed_provenance_mut(at + page);
-        // SAFETY: a test's memory; changes no contents.
+        // SAFETY: the memory is a test's, and the advice changes no contents.
         assert_eq!(unsafe { libc::madvise(middle, page, libc::MADV_RANDOM) }, 0);
         at
     }

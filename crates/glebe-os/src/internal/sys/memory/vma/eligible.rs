@@ -1,7 +1,9 @@
-//! [`classify`] tells if memory can be volatile, and if not, why.
+//! [`classify`] checks if private memory can be volatile, and [`classify_shared`] checks shared
+//! memory.
 //!
-//! Volatile memory is private, anonymous, not hugetlb, readable and writable, and not locked.
-//! `MADV_FREE` answers EINVAL for other memory. The lowest unfit mapping is reported.
+//! Volatile memory, which the kernel may purge, is readable, writable, not locked and not hugetlb.
+//! Private volatile memory is also anonymous, because `MADV_FREE` answers EINVAL for files. The
+//! lowest unfit mapping is reported.
 
 use std::fs::Metadata;
 use std::ops::Range;
@@ -17,7 +19,7 @@ use crate::internal::sys::memory::own;
 use crate::internal::sys::page_size;
 use crate::units::Bytes;
 
-/// `Refusal` tells why memory cannot be volatile.
+/// Reason why memory cannot be volatile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -28,61 +30,61 @@ pub enum Refusal {
     },
     #[error("hugetlb pages of {page} at {at:#x}: the kernel does not purge these")]
     Hugetlb {
-        /// First address.
+        /// First unfit address.
         at: usize,
         page: Bytes,
     },
     #[error("special mapping at {at:#x} (VmFlags {flag}, {name:?})")]
     Special {
-        /// First address.
+        /// First unfit address.
         at: usize,
         flag: &'static str,
         name: String,
     },
     #[error("shared memory at {at:#x} ({name:?})")]
     Shared {
-        /// First address.
+        /// First unfit address.
         at: usize,
         name: String,
     },
     #[error("private mapping of a file at {at:#x} (inode {inode}, {name:?})")]
     FilePrivate {
-        /// First address.
+        /// First unfit address.
         at: usize,
         inode: u64,
         name: String,
     },
     #[error("memory at {at:#x} is locked (mlock): it may not go")]
     Locked {
-        /// First address.
+        /// First unfit address.
         at: usize,
     },
     #[error("memory at {at:#x} is {permissions}: it must be readable and writable")]
     ReadOnly {
-        /// First address.
+        /// First unfit address.
         at: usize,
         permissions: String,
     },
     #[error("the memory at {at:#x} is glebe's own")]
     Own {
-        /// First address.
+        /// First unfit address.
         at: usize,
     },
     #[error("private memory at {at:#x} ({name:?}): no other process shares it")]
     Private {
-        /// First address.
+        /// First unfit address.
         at: usize,
         name: String,
     },
     #[error("a file that is not in memory at {at:#x} ({name:?})")]
     OnDisk {
-        /// First address.
+        /// First unfit address.
         at: usize,
         name: String,
     },
     #[error("a userfaultfd watches the memory at {at:#x} (VmFlags {flag})")]
     Watched {
-        /// First address.
+        /// First unfit address.
         at: usize,
         flag: &'static str,
     },
@@ -96,23 +98,23 @@ impl From<OsError> for Refusal {
     }
 }
 
-/// Device memory, page frames without or with pages, droppable memory, shadow stacks.
+/// `VmFlags` of device memory, raw page frames, frames mixed with pages, droppable memory, shadow
+/// stacks.
 const SPECIAL: [&str; 5] = ["io", "pf", "mm", "dp", "ss"];
-/// Missing pages, write protection, minor faults.
+/// `VmFlags` of ranges that a userfaultfd watches for missing pages, write protection, minor
+/// faults.
 const WATCHED: [&str; 3] = ["um", "uw", "ui"];
 
-/// Checks a range. The answer holds for this moment: the calls that mark the memory find later
-/// changes.
 pub fn classify(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &WATCHED)
 }
 
-/// Classifies like [`classify`], but allows a userfaultfd of the caller.
+/// Checks a range like [`classify`], but allows a userfaultfd.
 pub fn classify_watched(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &[])
 }
 
-/// Returns Ok for shared memory on the device `in_memory` or on tmpfs.
+/// Checks shared memory, which must be on the device `in_memory` or on tmpfs.
 pub fn classify_shared(range: &Range<usize>, in_memory: u64) -> Result<(), Refusal> {
     let refuse = |vma: &Vma, at: usize| refuse_shared(vma, at, in_memory);
     check_by(&among(range)?, range, &refuse)
@@ -123,7 +125,7 @@ pub struct SharedAt {
     pub range: Range<usize>,
     pub device: u64,
     pub inode: u64,
-    /// Offset in the file that address zero would have.
+    /// Offset in the file that address zero would have, modulo 2^64.
     pub base: u64,
 }
 
@@ -134,14 +136,15 @@ impl SharedAt {
     }
 }
 
-/// Begins the names of all memfds of this library.
+/// Prefix of the paths of all memfds of this library.
 const OWN_NAME: &str = "/memfd:glebe ";
 
-/// Returns the mapping that holds an address, if [`classify_shared`] accepts it.
+/// Returns the mapping that holds address `at`, if [`classify_shared`] accepts it and it is not
+/// this library's.
 pub fn shared_at(at: usize) -> Result<SharedAt, Refusal> {
     static IN_MEMORY: First<Option<u64>> = First::new();
     let page = page_size().bytes();
-    // If no memfd can be made: a device that no file has.
+    // If no memfd can be made, `u64::MAX` matches no file.
     let of_memfd = || MemoryFile::new(page).and_then(|file| file.device()).ok();
     let in_memory = IN_MEMORY.get_or_compute(of_memfd).unwrap_or(u64::MAX);
     let vmas = among(&(at..at.saturating_add(1)))?;
@@ -247,14 +250,15 @@ fn refuse_shared(vma: &Vma, at: usize, in_memory: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns true also for files without a name, by their mount.
+/// Returns true if the device is a mounted tmpfs, even for a file without a name, or if the path is
+/// on tmpfs.
 fn is_on_tmpfs(vma: &Vma) -> bool {
     let mounts = file::read_text(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     mounts.lines().any(|mount| is_tmpfs_of(mount, vma.device)) || is_named_on_tmpfs(vma)
 }
 
-/// Parses a line of mountinfo. The third field is the device, in decimal: `24 1 0:22 / /dev/shm
-/// rw,nosuid shared:4 - tmpfs tmpfs rw`. Source: proc_pid_mountinfo(5).
+/// The third field of a line of mountinfo is the device, in decimal:
+/// `24 1 0:22 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw`. Source: proc_pid_mountinfo(5).
 pub(super) fn is_tmpfs_of(mount: &str, device: u64) -> bool {
     let number = |text: &str| text.parse::<u32>().ok();
     let (fields, kind) = mount.split_once(" - ").unwrap_or_default();
@@ -264,7 +268,6 @@ pub(super) fn is_tmpfs_of(mount: &str, device: u64) -> bool {
         && kind.starts_with("tmpfs ")
 }
 
-/// Returns true if the path still names the file, and is on tmpfs.
 fn is_named_on_tmpfs(vma: &Vma) -> bool {
     let path = Path::new(&vma.path);
     let is_it = |meta: Metadata| (meta.dev(), meta.ino()) == (vma.device, vma.inode);

@@ -142,7 +142,7 @@ struct Mapped {
 
 impl Mapped {
     fn new(len: usize, protection: i32, flags: i32, fd: i32) -> Option<Self> {
-        // SAFETY: at an address of the kernel's choice.
+        // SAFETY: the kernel chooses the address.
         let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
         (at != libc::MAP_FAILED).then(|| Self { at: at.expose_provenance(), len })
     }
@@ -163,7 +163,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: its own, and nothing refers to it.
+        // SAFETY: the mapping is its own, and nothing refers to it.
         unsafe { libc::munmap(self.ptr(), self.len) };
     }
 }
@@ -196,7 +196,7 @@ fn ordinary_memory_can_be_volatile() {
 fn unmapped_memory_is_named_by_its_first_address() {
     let mapped = Mapped::anonymous(READ_WRITE);
     let page = mapped.len / 2;
-    // SAFETY: its own page; the drop may unmap it again.
+    // SAFETY: the page is this test's; the drop may unmap it again.
     unsafe { libc::munmap(mapped.ptr().byte_add(page), page) };
     // Another test may map memory there meanwhile.
     for _ in 0..100 {
@@ -308,13 +308,13 @@ fn memory_that_a_userfaultfd_watches_is_refused() {
         Ok(uffd) => uffd,
         Err(error) => return println!("skipped: no userfaultfd: {error}"),
     };
-    // SAFETY: its own, and nobody touches it.
+    // SAFETY: the mapping is this test's, and nobody touches it.
     unsafe { uffd.register(mapped.ptr().addr(), Bytes::new(mapped.len as u64)).unwrap() };
     let refused = mapped.classify().unwrap_err();
     assert!(matches!(refused, Refusal::Watched { flag: "um", .. }), "{refused:?}");
     classify_watched(&(mapped.at..mapped.at + mapped.len)).unwrap();
     drop(uffd);
-    // Another test's child may hold the descriptor.
+    // Another test's forked child may hold the descriptor for a while.
     let begin = std::time::Instant::now();
     while mapped.classify().is_err() && begin.elapsed().as_secs() < 30 {
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -334,7 +334,8 @@ fn what_the_kernel_may_take_is_counted() {
     let before = usage(&range).unwrap();
     assert!(before.rss.get() >= mapped.len as u64, "{before:?}");
     let mut after = before;
-    // The kernel frees in batches per processor: more pages flush a batch.
+    // The kernel marks pages in batches per processor, so the loop marks more pages to flush a
+    // batch.
     for _ in 0..1000 {
         // SAFETY: its own page, whose contents may be lost.
         unsafe { libc::madvise(mapped.ptr(), mapped.len / 2, libc::MADV_FREE) };
@@ -384,7 +385,7 @@ fn a_file_on_tmpfs_without_a_name_is_in_memory() {
         crate::internal::sys::memory::memory_file::MemoryFile::new_at(&path, page_size().bytes());
     std::fs::remove_file(&path).unwrap();
     let file = file.unwrap().unwrap();
-    // SAFETY: at an address of the kernel's choice.
+    // SAFETY: the kernel chooses the address.
     let at = unsafe { map_file(file.as_file(), Bytes::ZERO, page_size().bytes(), None) }.unwrap();
     let found = shared_at(at).unwrap();
     assert_eq!(found.range, at..at + page_size().bytes().as_usize());
@@ -395,7 +396,7 @@ fn a_file_on_tmpfs_without_a_name_is_in_memory() {
 fn a_memfd_of_this_library_is_its_own() {
     let len = page_size().bytes();
     let file = crate::internal::sys::memory::memory_file::MemoryFile::new(len).unwrap();
-    // SAFETY: at an address of the kernel's choice.
+    // SAFETY: the kernel chooses the address.
     let at = unsafe { map_file(file.as_file(), Bytes::ZERO, len, None) }.unwrap();
     let refused = shared_at(at).unwrap_err();
     assert!(matches!(refused, Refusal::Own { at: told } if told == at), "{refused}");

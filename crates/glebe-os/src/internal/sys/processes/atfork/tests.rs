@@ -1,4 +1,4 @@
-//! Forks with contended locks, from a thread of the C library, and without the steps.
+//! Tests forks with contended locks, from a thread of the C library, and without the steps.
 #![allow(unsafe_code)] // Safety: fork, clone, waitpid, pthreads; children exit by _exit.
 
 use std::ptr;

@@ -1,4 +1,4 @@
-//! A claim in a process and its forked child.
+//! Tests a claim in a process and its forked child.
 #![allow(unsafe_code)]
 
 use super::*;

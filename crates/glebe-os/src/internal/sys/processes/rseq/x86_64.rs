@@ -1,7 +1,4 @@
 //! The sequences of [`super::Rseq`] in x86-64 assembly.
-//!
-//! # Safety
-//! See the parent module.
 #![allow(unsafe_code)]
 
 use super::{outcome, AtomicU64, Fill, Guard, Outcome};
@@ -31,7 +28,7 @@ macro_rules! arm {
     };
 }
 
-/// The kernel checks the signature before the abort address.
+/// Closes a sequence. The kernel expects the signature just before the abort address.
 macro_rules! disarm {
     () => {
         concat!(

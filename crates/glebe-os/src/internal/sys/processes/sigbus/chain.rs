@@ -1,12 +1,8 @@
 //! [`pass_on`] calls the earlier SIGBUS handler as the kernel would have called it.
 //!
-//! Its mask, `SA_NODEFER`, `SA_SIGINFO`, `SA_RESETHAND` and `SA_RESTART` apply. It always runs on
-//! the alternate stack if there is one. Source: sigaction(2), the kernel's
+//! The earlier handler's mask, `SA_NODEFER`, `SA_SIGINFO`, `SA_RESETHAND` and `SA_RESTART` apply.
+//! It always runs on the alternate stack if there is one. Source: the kernel's
 //! `force_sig_info_to_task`: a fault kills even if its signal is ignored.
-//!
-//! # Safety
-//! The earlier handler gets the kernel's arguments. Its record is never freed, since a handler may
-//! be reading it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -40,7 +36,7 @@ pub fn current() -> io::Result<sigaction> {
     }
 }
 
-/// Several threads may do this at once.
+/// Installs `handler` and keeps the earlier one. Several threads may call this at once.
 pub fn install(handler: Full) -> io::Result<()> {
     point("sigaction")?;
     let ours = handler as *const () as usize;
@@ -56,7 +52,7 @@ pub fn install(handler: Full) -> io::Result<()> {
     action.sa_sigaction = ours;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     action.sa_mask = all_sent();
-    // An ignored signal interrupts no system call.
+    // An ignored signal interrupts no system call, so this handler must interrupt none.
     if before.sa_flags & libc::SA_RESTART != 0 || before.sa_sigaction == libc::SIG_IGN {
         action.sa_flags |= libc::SA_RESTART;
     }
@@ -65,11 +61,11 @@ pub fn install(handler: Full) -> io::Result<()> {
     if unsafe { libc::sigaction(libc::SIGBUS, &action, replaced.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: filled.
+    // SAFETY: the call filled `replaced`.
     let replaced = unsafe { replaced.assume_init() };
-    // SAFETY: kept above, and never freed.
+    // SAFETY: `keep` stored the record, which is never freed, as a handler may be reading it.
     let kept = unsafe { &(*EARLIER.load(Ordering::Acquire)).action };
-    // The program may have changed its handler since.
+    // The program may have changed its handler since `current`.
     if replaced.sa_sigaction != ours && replaced.sa_sigaction != kept.sa_sigaction {
         keep(replaced);
     }
@@ -81,12 +77,10 @@ fn keep(action: sigaction) {
     EARLIER.store(Box::into_raw(earlier), Ordering::Release);
 }
 
-/// Does what the earlier handler or the default would have done.
-///
 /// # Safety
 /// Called in the handler, with its arguments.
 pub unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: set before the handler was installed, never freed.
+    // SAFETY: `EARLIER` was set before the handler was installed, and its record is never freed.
     let (earlier, code) = unsafe { (&*EARLIER.load(Ordering::Acquire), (*info).si_code) };
     let action = &earlier.action;
     let once = action.sa_flags & libc::SA_RESETHAND != 0;
@@ -95,7 +89,7 @@ pub unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
         libc::SIG_IGN if !is_fault(code) => {}
         libc::SIG_DFL | libc::SIG_IGN => die(code),
         _ if spent => die(code),
-        // SAFETY: the handler's own arguments.
+        // SAFETY: these are the handler's own arguments.
         _ => unsafe { call(action, signal, info, context) },
     }
 }
@@ -107,7 +101,8 @@ fn is_fault(code: c_int) -> bool {
         .contains(&code)
 }
 
-/// Makes a repeated touch kill. Raises other signals again.
+/// Restores the default action, so that a repeated touch kills. Raises the signal again unless the
+/// instruction does.
 fn die(code: c_int) {
     // SAFETY: zeros are the default action.
     unsafe {
@@ -142,12 +137,12 @@ unsafe fn call(action: &sigaction, signal: c_int, info: *mut siginfo_t, context:
     }
 }
 
-/// Returns the 64 signals that the kernel knows.
+/// Returns the set as bits, for the 64 signals that the kernel knows.
 ///
 /// # Safety
 /// `set` points to a set, or to the kernel's part of one.
 unsafe fn kernel_bits(set: *const sigset_t) -> u64 {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps the contract.
     unsafe { set.cast::<u64>().read() }
 }
 

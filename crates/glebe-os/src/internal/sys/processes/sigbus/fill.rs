@@ -3,16 +3,12 @@
 //!
 //! The functions allocate nothing and return error numbers. Lengths are bytes, multiples of the
 //! page. A page appears whole or not at all. Source: ioctl_userfaultfd(2).
-//!
-//! # Safety
-//! The kernel checks both ranges and writes only missing pages of ranges registered with the
-//! descriptor.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
 
 const TYPE: u32 = 0xAA;
-/// Retries after EAGAIN, while another thread changes the mappings, or EINTR.
+/// Most retries after EINTR or EAGAIN.
 const TRIES: u32 = 1000;
 
 #[repr(C)]
@@ -35,7 +31,7 @@ struct Copy {
 
 const _: () = assert!(size_of::<ZeroPage>() == 32 && size_of::<Copy>() == 40);
 
-/// Fills missing pages with zeros. ENOENT: the range is not registered.
+/// Fills missing pages with zeros. Fails with ENOENT if the range is not registered.
 ///
 /// # Safety
 /// `fd` is a userfaultfd, `page` is the range's page size, and the program has no reference to the
@@ -50,7 +46,7 @@ pub unsafe fn zero(fd: RawFd, to: usize, len: usize, page: usize) -> Result<(), 
     })
 }
 
-/// Fills missing pages with a copy of `from`. EFAULT: `from` is missing.
+/// Fills missing pages with a copy of `from`. Fails with EFAULT if a page of `from` is missing.
 ///
 /// # Safety
 /// See [`zero`].
@@ -79,7 +75,7 @@ pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
     let (access, fixed) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
     let flags = fixed | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let addr = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps the contract.
     let mapped = unsafe { libc::mmap(addr, len, access, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         // SAFETY: errno is this thread's own.
@@ -88,8 +84,8 @@ pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// Calls `once` until all is done. The kernel fills pages of one VMA per call: if the program has
-/// split the range, this tries shorter lengths.
+/// Calls `once` until `len` bytes are filled. The kernel fills pages of one VMA per call, so
+/// shorter lengths are tried if the program has split the range.
 fn fill(
     len: usize,
     page: usize,
@@ -108,7 +104,7 @@ fn fill(
         match (errno, usize::try_from(done)) {
             (libc::EAGAIN, Ok(some @ 1..)) => at += some,
             (libc::EAGAIN | libc::EINTR, _) if tries < TRIES => tries += 1,
-            // Another thread was first.
+            // Another thread filled this page first.
             (libc::EEXIST, _) => at += page,
             (libc::ENOENT, _) if now > page => most = shorter(now, page),
             _ => return Err(errno),

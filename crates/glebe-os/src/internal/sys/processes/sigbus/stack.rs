@@ -1,12 +1,8 @@
 //! [`Stacks`] holds stacks for handlers whose work does not fit an alternate stack (8 KiB in Rust).
 //!
 //! A handler takes a free stack, or waits for one. Other handlers must be blocked, because the
-//! kernel does not see that the thread is on a signal stack. No call allocates. Source: System V
-//! ABI, AAPCS64.
-//!
-//! # Safety
-//! A thread owns a stack from setting its bit to clearing it. The work neither unwinds nor jumps
-//! out.
+//! kernel does not see that the thread is on a signal stack. [`Stacks::run`] does not allocate.
+//! Source: System V ABI, AAPCS64.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -20,7 +16,7 @@ use crate::internal::sys::memory::mmap::unmap;
 use crate::units::Bytes;
 
 const COUNT: usize = u64::BITS as usize;
-/// Bytes per stack, enough for a codec and a write.
+/// Bytes per stack.
 const LEN: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -122,7 +118,7 @@ mod tests {
         let stacks = Stacks::new().unwrap();
         let within = stacks.addr..stacks.addr + COUNT * LEN;
         let text = String::from("moved in");
-        // SAFETY: raises no signal.
+        // SAFETY: the work raises no signal.
         let (at, nested, text) = unsafe {
             stacks.run(|| {
                 let local = 0_u8;

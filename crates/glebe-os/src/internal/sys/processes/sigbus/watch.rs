@@ -1,16 +1,14 @@
-//! [`add`] watches a range. All calls are lock-free, for signal handlers and forked children.
+//! [`add`] watches a range. No call takes a lock, which a signal handler or forked child could wait
+//! for.
 //!
 //! A watch owns its slot while `taken` is set; the slot is in use while `end` is not zero. Filling
 //! a slot stores `end` last; emptying it clears `end` first. Only the owner writes the rest, while
 //! no handler is inside. A handler increases `inside` and then checks `end` again; a removal clears
-//! `end` and then waits until `inside` is zero. Both are sequentially consistent, so one sees the
-//! other.
+//! `end` and then waits until `inside` is zero. Both steps are sequentially consistent, so one sees
+//! the other.
 //!
-//! Fork wipes the counts: a child lacks its parent's other handlers and would wait for them for
-//! ever. Slots are reused, never freed. Cost of a lookup: two loads per slot ever used.
-//!
-//! # Safety
-//! A callback and its data are used only inside the slot, while the watch lives.
+//! Fork wipes the counts, because a child lacks its parent's other handlers and would wait for them
+//! for ever. Slots are reused, never freed.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;
@@ -31,7 +29,6 @@ const SLOTS: usize = 128;
 struct Slot {
     taken: MappedWord,
     start: MappedWord,
-    /// 0 if not in use.
     end: MappedWord,
     /// A [`Decide`].
     decide: MappedPtr<()>,
@@ -41,7 +38,7 @@ struct Slot {
 
 static CHUNKS: List<[Slot; SLOTS]> = List::new();
 
-/// A watch, whose drop waits for its handlers.
+/// The drop waits for running callbacks.
 #[derive(Debug)]
 pub struct Watch(&'static Slot);
 
@@ -66,7 +63,7 @@ fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
     assert!(len.as_usize() >= size_of::<[MappedWord; SLOTS]>());
     let addr = wiped_page()?;
     std::mem::forget(Own::note(addr..addr + len.as_usize()));
-    // SAFETY: long enough, and never unmapped.
+    // SAFETY: the page is long enough and never unmapped.
     Ok(unsafe { &*ptr::with_exposed_provenance(addr) })
 }
 
@@ -92,7 +89,7 @@ impl Slot {
     }
 
     fn holds(&self, addr: usize) -> bool {
-        // `end` first, so that the earlier store of `start` is visible.
+        // `end` is loaded first, so that the earlier store of `start` is visible.
         let end = self.end.load(Ordering::SeqCst);
         (self.start.load(Ordering::Relaxed)..end).contains(&(addr as u64))
     }
@@ -103,11 +100,11 @@ impl Slot {
         }
         self.inside.fetch_add(1, Ordering::SeqCst);
         let mut outcome = Decision::Pass;
-        // Again: the slot may have got another range before `inside` counted.
+        // Checks again, because the slot may have got another range before `inside` increased.
         if self.holds(addr) {
             let decide = self.decide.load(Ordering::Relaxed);
             let data = self.data.load(Ordering::Relaxed);
-            // SAFETY: stored from a `Decide` before the `end` just seen. The watch's removal waits
+            // SAFETY: `add` stored a `Decide` before the `end` just seen. The watch's removal waits
             // for this handler.
             outcome = unsafe { transmute::<*mut (), Decide>(decide)(addr, data) };
         }

@@ -1,7 +1,4 @@
 //! Tests claims and records.
-//!
-//! # Safety
-//! Forked children only make system calls.
 #![allow(unsafe_code)]
 
 use super::*;
