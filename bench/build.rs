@@ -1,4 +1,4 @@
-//! Builds mimalloc as a shared library for the benchmark `malloc`, from glebe's own source of it,
+//! Builds mimalloc as a shared library for the benchmark `malloc`, from the source that glebe uses,
 //! with the definitions of mimalloc's release build.
 //!
 //! Sets `GLEBE_BENCH_MIMALLOC` to the library's path, or `GLEBE_BENCH_NO_MIMALLOC` to the reason

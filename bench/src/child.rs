@@ -1,7 +1,7 @@
 //! [`Child`]: this program, started again for one task.
 //!
 //! A child answers in lines on its standard output, reads lines from its standard input, and dies
-//! with its parent. Dropping a `Child` kills it. [`Child::line`] unwinds if a signal ends the
+//! with its parent. Dropping a `Child` kills it. [`Child::line`] unwinds after a signal to the
 //! parent ([`interrupt`]). Source: prctl(2).
 
 use std::io::{BufRead, BufReader, Write};

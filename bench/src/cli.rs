@@ -81,7 +81,7 @@ fn dispatch(Cli { name, options }: Cli, out: &mut dyn Write) -> Outcome {
     report.passed().then_some(()).ok_or_else(|| "a check did not hold".into())
 }
 
-/// Makes the option `dir` absolute. Fails if that folder takes no files. Ends the program if an
+/// Makes the option `dir` absolute. Fails if no file can be made there. Ends the program if an
 /// option is for other benchmarks.
 fn checked(name: &str, mut options: Options) -> Outcome<Options> {
     let of_some = [

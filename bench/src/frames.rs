@@ -47,7 +47,6 @@ pub(crate) fn longest(frames: &[Option<u64>]) -> Pages {
     Pages::new(runs.map(<[_]>::len).max().unwrap_or(0) as u64)
 }
 
-/// Returns the length of the longest run of consecutive frames; `None` like [`of`].
 pub(crate) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
     Some(longest(&of(address, pages)?))
 }
@@ -83,7 +82,7 @@ fn longest_free_of(
     Pages::new(longest).bytes(page_size())
 }
 
-/// Returns the bytes of files in memory, without tmpfs; 0 if unreadable.
+/// Returns the bytes of the page cache without tmpfs. An unreadable part counts as 0.
 pub(crate) fn page_cache() -> Bytes {
     let of = |name| meminfo::read(name).unwrap_or_default();
     (of("Cached") + of("Buffers")).saturating_sub(of("Shmem"))

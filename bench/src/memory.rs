@@ -63,7 +63,7 @@ pub(crate) struct Memory {
 struct Aligned(#[allow(dead_code)] [u8; 2 << 20]);
 
 impl Way {
-    /// Obtains `len` bytes. Fails if memory, pages of this kind or the privilege is missing.
+    /// Obtains `len` bytes. Fails if there is too little memory, no such pages, or no permission.
     pub(crate) fn obtain(self, len: Bytes) -> Outcome<Memory> {
         fits(len)?;
         match self {
@@ -176,7 +176,8 @@ pub(crate) fn fits(len: Bytes) -> Outcome {
     }
 }
 
-/// Returns the largest length that [`fits`] now, in whole huge pages if the machine has them.
+/// Returns the largest length for which [`fits`] succeeds now, in whole huge pages if there are
+/// any.
 pub(crate) fn largest() -> Outcome<Bytes> {
     let huge = transparent_huge_page().unwrap_or_else(|_| page_size());
     Ok(most_of(meminfo::available()?).pages_down(huge).bytes(huge))
@@ -196,7 +197,7 @@ fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> Outcome<T>) ->
 }
 
 /// A resident file of hugetlb pages. Mapping a window only writes page tables, and shows what the
-/// last window wrote. No other program can use the pages until it is dropped.
+/// last window wrote. No other program can use the pages until the file is dropped.
 pub(crate) struct HugeFile {
     file: File,
     pub(crate) len: Bytes,

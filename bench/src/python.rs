@@ -24,8 +24,8 @@ const LMDB: &str = "lmdb";
 const US: &str = "us";
 const LIMIT_MIB: u64 = 384;
 const VOLATILE: &str = "volatile";
-/// Ways to keep results. The number of an LRU is its limit in MiB; the largest does not fit beside
-/// the peaks.
+/// Ways to keep results. The number of an LRU is its limit in MiB; the largest leaves too little
+/// memory for the pipeline's peaks.
 const KEEPERS: [&str; 6] = [VOLATILE, "lru-32", "lru-64", "lru-80", "lru-192", "dict"];
 const CASES: [&str; 6] = ["put_4k", "get_4k", "get_into_4k", "put_1m", "get_1m", "get_into_1m"];
 

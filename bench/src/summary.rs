@@ -1,7 +1,7 @@
 //! [`Summary`]: statistics of samples.
 //!
 //! Percentiles use the nearest rank (the smallest sample with at least that share of all samples at
-//! or below it), so all but mean and deviation are real samples, in their unit. Cost: one sort.
+//! or below it), so the median and `p99` are real samples. Cost: one sort.
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Summarises `samples`. Returns `None` if they are empty or one is not finite.
+    /// Returns `None` if `samples` is empty or one is not finite.
     pub(crate) fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|s| !s.is_finite()) {
             return None;

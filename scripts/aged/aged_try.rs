@@ -18,7 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Memory held until the caller has looked at it.
 enum Had {
     Contig(Box<Contig>),
     Reserve(Reserve),

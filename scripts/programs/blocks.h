@@ -16,7 +16,7 @@ class Numbers {
     uint64_t state;
 };
 
-// A block of malloc. Seed and position determine every byte.
+// A block of malloc. Seed and position determine every checked byte.
 struct Block {
     unsigned char *bytes;
     size_t size;

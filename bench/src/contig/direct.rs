@@ -35,7 +35,7 @@ const DEPTH: usize = 8;
 /// Bytes that are filled and checked as a unit.
 const PAGE: usize = 4 << 10;
 
-/// Registers 4 MiB in a quick run, which an ordinary process usually may lock.
+/// A quick run registers 4 MiB, because an ordinary process may usually lock that much.
 pub(super) fn measure(report: &mut Report) -> Outcome {
     report.check("wrong_bytes", 0);
     // The kernel takes at most 1 GiB as one buffer.
@@ -83,7 +83,7 @@ fn turn(
     let all: Vec<Place> = (0..len).step_by(WRITE as usize).map(|at| (at as usize, at)).collect();
     fill(direct.memory.bytes_mut(), round);
     let mut jobs = vec![("write", all.clone(), WRITE)];
-    // Bytes that a sample reads, and the most requests of a sample.
+    // The most bytes and the most requests of a sample of reads.
     let (read, requests) = report.plan((2 << 20, 64), (32 << 20, 1024));
     let mut random = Random::new(round);
     for size in READS {
@@ -125,8 +125,8 @@ struct Direct {
 }
 
 impl Direct {
-    /// Obtains memory and registers all of it. Fails without memory, without io_uring, or above the
-    /// limit on locked memory.
+    /// Obtains memory and registers all of it. Fails if memory or io_uring is missing, or if the
+    /// limit on locked memory is too low.
     fn obtain(way: Way, len: Bytes) -> Outcome<Self> {
         let mut memory = way.obtain(len)?;
         let ring = IoUring::new(DEPTH as u32).map_err(|e| format!("io_uring_setup: {e}"))?;

@@ -3,7 +3,7 @@
 //! random and checks them.
 //!
 //! The child leaves [`LEFT`] available to the machine and to its memory cgroup, and asks the kernel
-//! to kill it before other processes. The kernel may move the pages. Unit: bytes. Source:
+//! to kill it first if memory runs out. The kernel may move the pages. Unit: bytes. Source:
 //! proc_pid_oom_score_adj(5).
 //!
 //! # Safety
@@ -30,7 +30,6 @@ use crate::{clock, Outcome};
 const WRITES: u64 = 64;
 const STEP: Bytes = Bytes::mib(64);
 
-/// Holds memory until it is dropped.
 pub(crate) struct Taker {
     child: Child,
     /// Bytes held. With `fragment`, about as many bytes are free between the held pages.
@@ -56,7 +55,8 @@ impl Taker {
     }
 }
 
-/// Takes memory in the child, prints how much, and holds it until the parent closes the pipe.
+/// Takes memory in the child, prints how many bytes it holds, and keeps them until the parent
+/// closes the pipe.
 pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     fs::write("/proc/self/oom_score_adj", "1000")?;
     let limits = Limits::find(Path::new("/"), Resource::Memory)?;

@@ -51,7 +51,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns a size as cases name it: `4k`, `64m`, `4g`.
+/// Formats a size for the name of a case: `4k`, `64m`, `4g`.
 pub(crate) fn name(size: Bytes) -> String {
     match size.get() {
         bytes if bytes >> 30 << 30 == bytes => format!("{}g", bytes >> 30),

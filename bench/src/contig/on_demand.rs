@@ -1,6 +1,6 @@
-//! Contiguous runs, required on a machine whose memory a program has fragmented: from a reserve set
-//! aside before, and on demand, before and after that program ends. Also a default reserve, and a
-//! run of evacuated memory blocks.
+//! Contiguous runs, required on a machine whose memory a program has fragmented: from a reserve
+//! that was made earlier, and on demand, before and after that program ends. Also a default
+//! reserve, and a run of evacuated memory blocks.
 //!
 //! Before each of glebe's tries on demand, [`crate::frames`] looks for the longest free run. If
 //! that run has at least twice the required length, the try should succeed. Units: microseconds to
@@ -27,8 +27,8 @@ const BLOCKS: &str = "blocks";
 /// Evacuates no memory blocks in a quick run, because this changes the whole machine.
 pub(super) fn measure(reserve: Outcome<Reserve>, report: &mut Report) -> Outcome {
     let run = run_len(report);
-    // Counts the tries on demand when a free run of at least twice the length was seen before, and
-    // the successes among these tries.
+    // Tries on demand before which a free run of at least twice the length was seen, and the
+    // successes among them.
     let (mut seen, mut had) = (0_u64, 0_u64);
     let fragmenter = Taker::new("fragment", report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
     report.note(&format!(
@@ -83,7 +83,7 @@ fn of_reserve(reserve: &Reserve, run: Bytes, report: &mut Report) -> Outcome<u64
     let mut failures = 0;
     for _ in 0..20 {
         let (block, took) = timed(|| reserve.alloc(pages));
-        // Hidden frames cannot contradict the reserve.
+        // If the frames are hidden, the block counts as a run.
         let is_run = |addr| longest_run(addr, pages).is_none_or(|seen| seen == pages);
         match block.is_ok_and(|block| is_run(block.as_ptr().addr())) {
             true => report.add(&case(run), "glebe_reserve", "us", took.wall_us),
@@ -121,8 +121,7 @@ fn once(
     is_had
 }
 
-/// Returns the time in microseconds. Fails without memory, or if the frames show that it is not one
-/// run.
+/// Returns the time in microseconds. Fails if there is no memory, or if its frames are not one run.
 fn of_kernel(way: Way, run: Bytes) -> Outcome<f64> {
     let memory = way.obtain(run)?;
     match memory.longest_run() {
@@ -134,8 +133,8 @@ fn of_kernel(way: Way, run: Bytes) -> Outcome<f64> {
 }
 
 /// Returns the longest run of a default reserve divided by the best possible: the smaller of `len`
-/// and the longest free run. Returns 0 without a reserve, `None` without visible frames or a free
-/// run.
+/// and the longest free run. Returns 0 if no reserve was made, `None` if frames are hidden or no
+/// run is free.
 fn of_default(len: Bytes, report: &mut Report) -> Option<f64> {
     let best = longest_free_run().ok()?.min(len);
     let (reserve, took) = timed(|| Reserve::new(len));

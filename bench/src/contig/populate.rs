@@ -77,7 +77,8 @@ fn zero(memory: &mut Memory, threads: usize) -> f64 {
     clock::micros(clock::process_cpu() - before)
 }
 
-/// Returns the CPU time of faults on a window of resident huge pages, scaled to `len` bytes.
+/// Returns the CPU microseconds of faults on a window of resident huge pages, scaled to `len`
+/// bytes.
 fn faults(len: Bytes) -> Outcome<f64> {
     let window = WINDOW.min(len);
     let us = HugeFile::new(window)?.window(window)?.took.cpu_us;

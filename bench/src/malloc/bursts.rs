@@ -1,5 +1,5 @@
-//! Four processes with bursts of memory, which do not all fit in a limited group. Two processes at
-//! a time allocate memory in chunks, fill it and free it.
+//! Four processes whose bursts of memory do not all fit in a limited group. Two processes at a time
+//! allocate memory in chunks, fill it and free it.
 //!
 //! Two file locks serve as tokens; the kernel releases the locks of a killed process. Unit:
 //! milliseconds of CPU time per burst, of all threads, including the time between bursts.
@@ -140,7 +140,7 @@ pub(super) fn inside(plan: &BurstPlan, out: &mut dyn Write) -> Outcome {
     worker::say(out, &Done { bursts, wrong, spent: before.spent()? })
 }
 
-/// Fills and frees chunks. Returns the number of wrong bytes among the checked ones.
+/// Returns the number of wrong bytes among the checked ones.
 fn burst(bytes: u64, byte: u8) -> u64 {
     let size = CHUNK.as_usize();
     let chunks = (0..bytes / CHUNK.get()).map(|_| black_box(vec![byte; size]));

@@ -5,7 +5,7 @@
 //! in the same memory cgroup, which cannot hold both, and ends; A fills again. Last, A frees all
 //! but a quarter and trims, which shows how much it holds unused. B always has the C library's
 //! allocator, so that differences are A's. Units: milliseconds of CPU time of all threads, page
-//! faults.
+//! faults, percent.
 
 use std::hint::black_box;
 use std::io::Write;

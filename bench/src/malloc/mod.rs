@@ -1,10 +1,9 @@
-//! The benchmark `malloc`: glebe-malloc beside the C library's allocator and others, which are
-//! preloaded.
+//! The benchmark `malloc`: glebe-malloc and other preloaded allocators beside the C library's.
 //!
-//! Each part measures its peers in turn: the ebizzy-like loop, memory given back, bursts, sizes,
-//! start-up, real programs, a public suite. The measured code is a child with the preloaded
-//! allocator ([`worker`]) or another program ([`ran`]). The check `oom_kills` counts processes with
-//! glebe that the kernel killed; rows report kills with a peer.
+//! Parts: the ebizzy-like loop, memory given back, bursts, sizes, start-up, real programs, a public
+//! suite. Each part measures its peers in turn. The measured code is a child with the peer's
+//! allocator ([`worker`]) or another program. The check `oom_kills` counts processes with glebe
+//! that the kernel killed; rows report kills with a peer.
 
 mod bursts;
 mod ebizzy;

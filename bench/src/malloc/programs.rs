@@ -1,5 +1,5 @@
-//! Real programs: a C project compiled, template-heavy C++ built by two jobs, a Python program that
-//! builds and drops large structures, Redis under its own benchmark.
+//! Real programs: a C project and template-heavy C++, each compiled by two jobs, a Python program
+//! that builds and drops large structures, Redis under its own benchmark.
 //!
 //! The C project is mimalloc, whose source this program was built with. All output but that of
 //! Redis must be equal with every allocator.

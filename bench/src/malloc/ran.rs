@@ -111,7 +111,7 @@ impl Task {
         Ok(command)
     }
 
-    /// Runs the command to its end. Counts all ended children of this process.
+    /// Runs the command to its end. The figures are of all ended children of this process.
     fn run(&self) -> Result<Ran, String> {
         let begin = clock::wall();
         let output = self.command().and_then(|mut command| command.output());
@@ -133,7 +133,8 @@ pub(crate) fn start(task: &str, out: &mut dyn Write) -> Outcome {
     Ok(writeln!(out, "{}", serde_json::to_string(&ran)?)?)
 }
 
-/// Returns CPU seconds of all ended children and their children, and the peak bytes of the largest.
+/// Returns CPU seconds of all ended children and their children, and the peak bytes of the largest
+/// process.
 fn of_children() -> Outcome<(f64, u64)> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure has the type that the call writes.

@@ -20,7 +20,6 @@ use crate::Outcome;
 
 const CHECKOUT: &str = "MIMALLOC_BENCH";
 const HOW: &str = "MIMALLOC_BENCH names no checkout of github.com/daanx/mimalloc-bench";
-/// Unit of programs that run for a fixed time.
 const PER_OP: &str = "us cpu/op";
 const THREADS: &str = "2";
 
@@ -138,7 +137,8 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns the folder `bench` of a checkout. Copies the folder to `scratch` from a git directory.
+/// Returns the folder `bench` of a checkout. Extracts it to `scratch` if the checkout is a git
+/// directory.
 fn sources(checkout: Option<OsString>, scratch: &Path) -> Outcome<PathBuf> {
     let checkout = PathBuf::from(checkout.ok_or(HOW)?);
     if checkout.join("bench").is_dir() {

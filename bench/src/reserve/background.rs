@@ -20,7 +20,7 @@ use crate::Outcome;
 /// Packages built in a quick run (one or two CPU seconds) and in a full run (about ten).
 const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
 
-/// Builds a package from nothing. Repeats `rm`, because a killed compiler may write a last file.
+/// Repeats `rm`, because a killed compiler may write a last file.
 const BUILD: &str = r#"
 until rm -rf "$TMPDIR/target" || ! kill -0 $PPID; do sleep 0.1; done
 unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CARGO_BUILD_JOBS

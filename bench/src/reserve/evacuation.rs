@@ -1,6 +1,6 @@
-//! Evacuating memory blocks full of page cache and a busy program's memory for a request, the
-//! nearest to CMA that an unchanged kernel offers; beside the reserve's recall and huge pages on
-//! demand.
+//! Compares evacuating memory blocks for a request with the reserve's recall and with huge pages on
+//! demand. The blocks are full of page cache and a busy program's memory. Evacuation is the nearest
+//! to CMA that an unchanged kernel offers.
 //!
 //! Reading a sparse file fills the page cache. Units: base pages, microseconds.
 

@@ -1,5 +1,5 @@
-//! Pages that identify themselves: key and version determine every word, so any byte of another
-//! page or version shows. Cost: one pass.
+//! Pages that identify themselves: key and version determine every word, so [`version`] notices
+//! words of another page or version. Cost: one pass.
 
 const WORD: usize = size_of::<u64>();
 
@@ -12,7 +12,7 @@ pub(crate) fn fill(page: &mut [u8], object: u64, index: u64, version: u64) {
     }
 }
 
-/// Returns the page's version; `None` if any word differs.
+/// Returns the page's version; `None` if any word is wrong for this key and version.
 pub(crate) fn version(page: &[u8], object: u64, index: u64) -> Option<u64> {
     let (first, rest) = page.split_at(WORD);
     let version = u64::from_ne_bytes(first.try_into().ok()?);

@@ -1,5 +1,5 @@
-//! The benchmark `reserve`: pages in and out, threads, blocks under load and their cost for the
-//! load, growth.
+//! The benchmark `reserve`: puts and gets of pages, blocks under load and their cost for the load,
+//! recall times of a small and a large reserve.
 //!
 //! Requests ask for blocks as first-class code does, while a tenant keeps pages in the same
 //! reserve's page cache. Bytes of blocks and pages identify them, so that lost and stray writes are
@@ -81,7 +81,6 @@ fn requests(reserve: &Reserve, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Makes a reserve, with runs for the largest request if possible.
 fn map(len: Bytes) -> Outcome<Reserve> {
     let run = Pages::new(LARGEST).bytes(page_size()).min(Bytes::new(len.get() / 2));
     map_on(Contig::options().prefer_run(run), len)

@@ -1,8 +1,8 @@
 //! Puts and gets of a page, beside copies of an equally cold page; gets by one and two threads.
 //!
 //! The reserve is full of cache pages. Gets use random pages of the whole reserve; copies use
-//! random pages of an equal second reserve's block. A clock reading costs part of an operation, so
-//! [`BATCH`] operations are timed together. Unit: microseconds per operation.
+//! random pages of an equal second reserve's block. A clock reading would lengthen a single
+//! operation, so [`BATCH`] operations are timed together. Unit: microseconds per operation.
 
 use std::sync::Barrier;
 

@@ -29,8 +29,8 @@ use crate::Outcome;
 const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
 const RECALL: &str = "recall";
-/// Case of the largest blocks in rounds that ask the kernel too. More samples have a larger
-/// maximum, so the maxima of glebe and the kernel are of equally many.
+/// Case of the largest blocks in rounds that ask the kernel too. A maximum grows with the number of
+/// samples, so the maxima of glebe and the kernel are of equally many samples.
 const BESIDE_KERNEL: &str = "recall_beside_kernel";
 const MEMSET: &str = "memset";
 const CPU: &str = "us cpu";
@@ -223,7 +223,6 @@ impl Bench<'_> {
     }
 }
 
-/// Adds the ratios. A ratio without its figures is null.
 fn ratios(report: &mut Report) {
     let kernel = |pages, figure: fn(&Summary) -> f64| {
         let case = name(RECALL, pages);

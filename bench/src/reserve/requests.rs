@@ -1,8 +1,8 @@
 //! One first-class request: ask, look at the frames, write, let tenants run, read, give back.
 //!
 //! Only asking and [`Held::memset`] are timed. Frames come from `/proc/self/pagemap`, not from the
-//! reserve. One word per page is checked, because a tenant overwrites whole pages. Errors go to the
-//! report's checks.
+//! reserve. One word per page is written and checked, because a tenant overwrites whole pages.
+//! Errors go to the report's checks.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) struct Held {
     block: Block,
     pub(super) took: Elapsed,
     pub(super) longest_run: Option<Pages>,
-    /// Pages that tenants lost, right only if no other thread asks.
+    /// Pages recalled from tenants; exact only if no other thread asks.
     pub(super) recalled: u64,
     zeroed: bool,
     seed: u64,
@@ -52,7 +52,7 @@ pub(super) fn ask(
 }
 
 impl Held {
-    /// Counts recalled pages beyond the request. Valid if nobody else asked.
+    /// Counts recalled pages beyond the request.
     pub(super) fn over_recall(&self, report: &mut Report) {
         report.check("over_recall", self.recalled.saturating_sub(self.block.pages().get()));
     }

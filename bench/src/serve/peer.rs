@@ -123,7 +123,6 @@ pub(super) fn let_many_be_open() -> Outcome {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-/// Runs the server in this child until the child is killed.
 pub(crate) fn be(who: &str, words: &[&str]) -> Outcome {
     let [port, mib, threads, control] = words else { return Err("four words".into()) };
     if who == MEMCACHED {

@@ -32,7 +32,7 @@ const STRIDE: u64 = 7919;
 const HITS: &str = "of requests";
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    // Even a quick run has so many keys that a recall takes some.
+    // Even a quick run has so many keys that a recall evicts some.
     let (mib, keys, requests) = report.plan((192, 150_000, 20_000), (1024, 1024 << 11, 30_000_000));
     let zipf = Zipf::new(keys);
     let glebe = ServerKind::Glebe.name();

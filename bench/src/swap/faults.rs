@@ -2,7 +2,8 @@
 //! that the kernel swapped to zram, by a pin of a store.
 //!
 //! No side needs to evict a page for it. Sides take turns: each is made cold, then touched in
-//! random order. The first round warms up and does not count. Unit: microseconds per touch.
+//! random order. The first round warms up and does not count. Unit: microseconds per touch;
+//! nanoseconds for pins of pages in memory.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -117,8 +118,8 @@ fn ratios(report: &mut Report) {
     );
 }
 
-/// Makes `memory` cold. Pages it out repeatedly until the kernel has swapped 90 % of `len`, because
-/// the kernel skips pages in use. Fails after [`TRIES`] tries.
+/// Makes `memory` cold. Pages plain memory out repeatedly until the kernel has swapped 90 % of
+/// `len`, because the kernel skips pages in use. Fails after [`TRIES`] tries.
 fn chill(memory: &Touched, swap: &Outcome<KernelSwap>, len: Bytes) -> Outcome {
     let mut held = Bytes::ZERO;
     for _ in 0..TRIES {

@@ -2,8 +2,8 @@
 //! them: a reserve full of clean cache pages, a copy of equal length, and a write of equal length
 //! to the device of the areas' files.
 //!
-//! All reserves are alike and refilled before each block. Lent pages hold only copies of the area's
-//! file; other data is kept as the policy says. Unit: microseconds per block.
+//! All reserves are alike and refilled before each block. An area's lent pages hold only copies of
+//! pages in its file; the policy says where other pages are kept. Unit: microseconds per block.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,8 +25,8 @@ use crate::{zpool, Outcome};
 const UNIT: &str = "us";
 /// Pages of a block, and requests per round.
 const BLOCKS: [(u64, u32); 5] = [(1, 20), (16, 20), (512, 10), (4096, 2), (32000, 1)];
-/// Single pages taken before each request: more than the reserve keeps ready, so that the request
-/// takes lent pages.
+/// Single pages taken before each request: more than the reserve keeps ready, so that a block of
+/// one page is a lent page.
 const SINGLES: usize = 600;
 /// Pages of an area per page of the reserve: more than fit.
 const AREA_SHARE: u64 = 6;
@@ -38,7 +38,7 @@ const LOOKS: usize = 4;
 const SEGMENT: usize = 256 << 10;
 /// Full means that at most `1 / FREE_SHARE` of the pages are free.
 const FREE_SHARE: u64 = 256;
-/// More bytes than a processor's own caches.
+/// More bytes than a core's own caches hold.
 const WALK: usize = 4 << 20;
 const CLEAN: &str = "clean page cache";
 const MEMCPY: &str = "memcpy";
@@ -139,7 +139,8 @@ impl<'a> Filled<'a> {
         Self { reserve, tenant, corpus, next: 0, most, random: Random::new(13) }
     }
 
-    /// Puts pages until at most `1 / FREE_SHARE` are free, or until `most` or `self.most` were put.
+    /// Puts batches of pages until at most `1 / FREE_SHARE` of the reserve is free, or until `most`
+    /// or `self.most` pages were put.
     fn refill(&mut self, most: u64) -> Outcome {
         let (len, mut put) = (self.reserve.len().get(), 0);
         let most = self.most.min(most);
@@ -164,8 +165,8 @@ impl<'a> Filled<'a> {
         Ok(())
     }
 
-    /// Times one block, in microseconds. Walks over `walked` first, which evicts from the
-    /// processor's caches the tenant's data, because that differs between the sides.
+    /// Times one block, in microseconds. Walks over `walked` first, which evicts the tenant's data,
+    /// different on each side, from the processor's caches.
     fn recall(&mut self, pages: u64, walked: &mut [u8]) -> Outcome<f64> {
         let one = || self.reserve.alloc(Request::new(Pages::new(1)));
         let singles = (0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?;

@@ -3,7 +3,8 @@
 //!
 //! Each run is a child in its own cgroup. All pages are written, then touched to warm up, and then
 //! touched equally often while measured. Every touch checks a stamp; at the end every byte is
-//! compared. Units: operations per second of CPU time, with the kernel's work; pages.
+//! compared. Units: thousand operations per second of CPU time, the kernel's included, and of wall
+//! time; misses per operation.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -26,9 +27,8 @@ use crate::turns::{rounds, worst, NO_END};
 use crate::Outcome;
 
 const SLACK: Bytes = Bytes::new(512 << 10);
-/// A ratio of a full run needs this many runs that the kernel did not kill.
+/// A ratio of a full run needs this many runs with the kernel's swap that were not killed.
 const SURVIVORS: usize = 5;
-/// A mapped file gets `1 / FILE_SHARE` of the touches.
 const FILE_SHARE: usize = 16;
 const CPU: &str = "kops/CPU-s";
 const WALL: &str = "kops/s";
@@ -106,7 +106,7 @@ pub(super) fn measure(kind: &Kind, corpus: &Path, report: &mut Report) -> Outcom
             for nth in 0..SIDES.len() {
                 let side = SIDES[(nth + round as usize) % SIDES.len()];
                 let case = format!("{}_{suffix}", kind.name);
-                // Fewer touches, because a miss waits for the device.
+                // Touches a file less often, because a miss waits for the device.
                 let touches = if side == Side::File { touches / FILE_SHARE } else { touches };
                 match &swap {
                     Err(why) if side == Side::Kernel => {

@@ -97,7 +97,6 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    /// Makes a region with at most `budget` in memory, and room for all pages compressed.
     pub(super) fn region(pages: u64, budget: Bytes) -> Outcome<Self> {
         let len = Pages::new(pages).bytes(page_size());
         let region = Store::options().pool_limit(pool_limit(len)).build_region(len, budget)?;
@@ -131,7 +130,7 @@ impl Touched {
         }
     }
 
-    /// Makes all pages leave memory.
+    /// Makes pages leave memory: all but one of a region, or those that the kernel agrees to swap.
     pub(super) fn chill(&self) -> Outcome {
         match &self.owner {
             Owner::Region(region) => {

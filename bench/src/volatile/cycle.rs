@@ -1,8 +1,8 @@
 //! Mark and unmark with nothing lost, beside `MADV_DONTNEED` with new faults, and malloc and free.
 //! Also single pages, beside the fewest calls that an engine can make.
 //!
-//! Ranges have one page to the whole memory, in base and huge pages; contestants take turns, each
-//! on fully written memory. Units: nanoseconds per base page; microseconds for single pages.
+//! Ranges are from one page to the whole memory, in base and huge pages. Contestants take turns.
+//! Units: nanoseconds per base page; microseconds for single pages.
 
 use std::fs;
 use std::hint::black_box;
@@ -25,9 +25,9 @@ use crate::Outcome;
 
 const LEN: Bytes = Bytes::mib(256);
 const HUGE: Bytes = Bytes::mib(2);
-/// Percent of the memory in huge pages that a figure of huge pages needs.
+/// Ratios for huge pages need at least this percentage of the memory in huge pages.
 const ENOUGH_PERCENT: u64 = 95;
-/// Single pages per sample.
+/// Number of single pages per sample, and most ranges per sample.
 const BATCH: u64 = 500;
 const UNIT: &str = "ns/page";
 const DONT_NEED: &str = "MADV_DONTNEED, fault in";

@@ -1,8 +1,8 @@
 //! Does a working set stay in memory? A file of six tenths of the limit is read at random beside
 //! volatile memory; together they need about 1.4 times the limit.
 //!
-//! For each volatile byte, [`READS`] bytes of the file are read; before each read, its dropped
-//! pages are counted. The file is sparse, so no device delays reads. Unit: pages.
+//! For each volatile byte, [`READS`] bytes of the file are read; each read first counts its pages
+//! that are not in memory. The file is sparse, so no device delays reads. Unit: pages.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -23,9 +23,8 @@ use crate::Outcome;
 
 const CASE: &str = "working_set_refaults";
 const UNIT: &str = "pages";
-/// Six tenths of the limit.
 const WORKING_SET: Bytes = Bytes::mib(57);
-/// Bytes of volatile memory: together with the working set about 1.4 times the limit.
+/// Bytes of volatile memory.
 const BESIDE: Bytes = Bytes::mib(80);
 /// Bytes that a fixed cap leaves to the program.
 const SLACK: Bytes = Bytes::mib(12);

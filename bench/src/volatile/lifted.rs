@@ -3,7 +3,7 @@
 //! with the limit and then without.
 //!
 //! A cache of half the limit keeps its size; others grow. Unit: lookups per second of wall time of
-//! one thread, after the lift, with builds.
+//! one thread, after the lift, including builds.
 
 use std::path::Path;
 use std::time::Duration;

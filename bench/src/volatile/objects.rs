@@ -29,7 +29,6 @@ pub(super) enum Keeper {
     Volatile(Which),
     /// Ordinary memory of a size that is always available.
     Fixed,
-    /// Loses objects whole.
     WholeObject,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A region is written and marked by quarters, the third first. Then unreclaimable memory is
 //! touched, a known amount beyond the limit. The excess is the pages that unmark reports as lost,
-//! less that amount. Nothing else in the group is reclaimable. Unit: pages.
+//! less that amount. Nothing else in the group is reclaimable. Units: pages, percent.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
 const ORDER: [u64; 4] = [2, 0, 3, 1];
 
 /// For each need, its pages, and the lost pages of each quarter in the order of marking; then the
-/// verdict on all pages.
+/// counts over all unmarks.
 pub(super) type Answer = (Vec<(u64, [u64; 4])>, Judged);
 
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {

@@ -1,5 +1,5 @@
-//! Time of touches of lost pages that the signal handler refills, from the instruction to the byte
-//! that it reads. Unit: microseconds per page.
+//! Time from a read of a lost page, which the signal handler refills, to the byte read. Unit:
+//! microseconds per page.
 //!
 //! # Safety
 //! The callback returns a page that never changes. Bytes of the region are read as atomics, inside
@@ -34,7 +34,7 @@ unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *cons
 pub(super) fn measure(report: &mut Report) -> Outcome {
     let page = page_size();
     let len = PAGES.bytes(page);
-    // SAFETY: `refill` allocates nothing, takes no lock, and returns bytes that stay.
+    // SAFETY: `refill` allocates nothing, takes no lock, and returns bytes that never change.
     let options = unsafe { Which::Scan.options().on_lost(refill, ptr::null()) };
     let region = options.build(len).inspect_err(|why| {
         report.remark(CASE, Which::Scan.who(), "us", &why.to_string());

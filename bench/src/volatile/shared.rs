@@ -60,7 +60,6 @@ fn pins(file: &Shared, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Times a pin of the first granule and its end, in nanoseconds.
 fn pin(file: &Shared) -> Outcome<f64> {
     let (done, took) = timed(|| (0..BATCH).try_for_each(|_| pin_first(file)));
     Ok(done.map(|()| took.wall_us * 1e3 / BATCH as f64)?)

@@ -18,8 +18,7 @@ use crate::Outcome;
 const CALLED_BACK: u64 = 32000;
 /// Bytes of a reserve, a little more than a block.
 const RESERVE: Bytes = Bytes::mib(128);
-/// Single pages taken before each block: more than the reserve keeps ready, so that the block takes
-/// lent pages.
+/// Single pages taken and freed before each block.
 const SINGLES: usize = 600;
 const CASE: &str = "callback_32000";
 const UNIT: &str = "us";
@@ -59,7 +58,8 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
         }
         for which in [first, 1 - first] {
             let (who, reserve) = &both[which];
-            // Warms up the code, as a program does that also takes small blocks.
+            // Takes and frees single pages first, which warms up the code as in an ordinary
+            // program.
             let one = || reserve.alloc(Request::new(Pages::new(1)));
             drop((0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?);
             let request = Request::new(Pages::new(CALLED_BACK)).any();
@@ -68,8 +68,8 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
             report.add(CASE, who, UNIT, took.wall_us);
         }
     }
-    // The reserve asked first differs from the second, so the median of all samples could be
-    // anywhere between the two groups.
+    // The first and the second request of a round differ in time, so the median of all samples
+    // could be anywhere between the two groups.
     let typical = |who: &str| {
         let samples = report.of(CASE, who, UNIT);
         let of = |nth: usize| samples.iter().skip(nth).step_by(2).copied().collect::<Vec<_>>();

@@ -1,5 +1,6 @@
 //! The benchmark `zpool`: memory that [`glebe::zpool`] holds beyond the stored bytes, beside zram
-//! and allocators; pages stored and loaded, compaction, small objects that come and go.
+//! and allocators; pages stored and loaded, compaction, lent pages taken back, small objects that
+//! come and go.
 
 mod callback;
 mod churn;

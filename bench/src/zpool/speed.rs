@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! Unit: thousands of pages per second of CPU time, with the kernel's work: zram works in the time
-//! of the thread that does direct I/O. All use the same pages and load into equal buffers.
+//! of the thread that does direct I/O. All use the same pages.
 
 use std::hint::black_box;
 use std::sync::Barrier;

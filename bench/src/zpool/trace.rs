@@ -55,9 +55,9 @@ const PLACES: usize = 1 << 20;
 /// Bytes that LZ4 adds to a page of random bytes: one for each 255 bytes, and some more.
 const ADDED: usize = PAGE / 255 + 8;
 
-/// Contents of a known length. An object is random bytes at its own place in one buffer, so that
-/// the bytes can be made again to compare. For a codec: pages of random bytes and zeros that LZ4
-/// makes about as long as the object.
+/// Contents of a known length. An object is random bytes of one buffer; its name and length
+/// determine the place, so the bytes can be found again to compare. For a codec: pages of random
+/// bytes and zeros that LZ4 makes about as long as the object.
 pub(super) struct Made(Vec<u8>);
 
 impl Made {

@@ -44,7 +44,7 @@ pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
 }
 
 impl Tree {
-    /// Packs every `nth` file by name, up to about `most` pages. Skips unreadable files.
+    /// Packs every `nth` file by name, up to about `most` pages. Skips files that cannot be opened.
     pub(super) fn pack(dir: &Path, nth: usize, most: usize, scratch: &Path) -> Outcome<Self> {
         let entries = WalkDir::new(dir).sort_by_file_name().into_iter().flatten();
         let paths = entries.filter(|entry| entry.file_type().is_file()).map(DirEntry::into_path);

@@ -1,8 +1,8 @@
 //! [`Workload`]: what is stored and dropped, step by step.
 //!
-//! From a [`Tree`]: all pages, then its directories dropped in order. From the [`trace`] of a
-//! device that held a kernel tree: contents [made](Made) to its lengths. From either: everything,
-//! then four times a random half of the remaining files dropped.
+//! A [`Tree`] is stored, then its directories are dropped in order. The [`trace`] of a device that
+//! held a kernel tree is repeated, with contents [made](Made) to its lengths. From either, `halves`
+//! stores everything, then drops a random half of the remaining files four times.
 
 use std::io;
 use std::ops::Range;
@@ -41,7 +41,7 @@ type File = Vec<Change>;
 
 impl Workload {
     pub(super) fn of_tree(tree: Tree) -> Self {
-        // The length has no effect, because a tree's block is always read as a whole page.
+        // Any length above 0 will do, because a tree's block is always read as a whole page.
         let file = |pages: &Range<usize>| -> File {
             pages.clone().map(|block| Change { block, len: PAGE }).collect()
         };
@@ -84,7 +84,7 @@ impl Workload {
         matches!(self.source, Source::Tree(_))
     }
 
-    /// Returns a page of the tree; an object of the trace, or a page of it if `plain`. `buffer` has
+    /// Returns a page of the tree, or an object of the trace, as a page if `plain`. `buffer` has
     /// room for a page.
     pub(super) fn contents<'a>(
         &'a self,

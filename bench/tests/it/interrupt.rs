@@ -40,7 +40,6 @@ impl Running {
         Self(command.spawn().expect("the program starts"))
     }
 
-    /// Waits until `has` returns something, the process ends, or `seconds` have passed.
     fn until<T>(&mut self, seconds: u64, has: impl Fn(u32) -> Vec<T>) -> Vec<T> {
         let (begin, most) = (Instant::now(), slowed(Duration::from_secs(seconds)));
         loop {
@@ -53,7 +52,6 @@ impl Running {
         }
     }
 
-    /// Sends `signal`. Returns the signal that ended the process, if any.
     fn end_by(&mut self, signal: &str) -> Option<i32> {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());

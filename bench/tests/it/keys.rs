@@ -1,5 +1,5 @@
-//! Quick runs report the names that targets refer to, and their checks hold; `contig` also for
-//! other users. Benchmarks with other tests are left out.
+//! Quick runs report the names that the project's targets refer to, and their checks hold; `contig`
+//! also for other users.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -273,7 +273,7 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
     let had = |case: &str, who: &str| {
         rows().any(|row| row["case"] == case && row["who"] == who && row.get("median").is_some())
     };
-    // These peers are built here.
+    // These peers need no installation.
     for who in ["glebe", "glebe, base pages", "glibc", "mimalloc"] {
         assert!(had("ebizzy_1_1", who) && had("size_128m", who), "{who}: {report}");
     }

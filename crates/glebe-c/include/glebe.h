@@ -180,7 +180,7 @@ typedef struct glebe_reserve {
 /* The source of memory. */
 enum {
     GLEBE_SOURCE_AUTO = 0,    /* the best source that the machine has */
-    GLEBE_SOURCE_HUGETLB = 1, /* the hugetlb pool of hugetlb_page_bytes; its pages stay in place */
+    GLEBE_SOURCE_HUGETLB = 1, /* the hugetlb pool of hugetlb_page_bytes */
     GLEBE_SOURCE_THP = 2,     /* transparent huge pages; the kernel may move them */
     GLEBE_SOURCE_PLAIN = 3,   /* base pages */
     GLEBE_SOURCE_BLOCKS = 4   /* one run of memory blocks that the kernel evacuates; needs root */
@@ -189,7 +189,7 @@ enum {
 /* Says if a hugetlb pool may get new pages. The kernel gets these pages back when they are freed or
  * the process ends, also by SIGKILL. Only one process of the machine at a time looks for new pages.
  * A call that would wait longer than lock_wait_ms for another process fails, with an error that
- * names this process. A call does not wait if the pool has the pages. */
+ * names the other process. A call does not wait if the pool has the pages. */
 enum {
     GLEBE_GROW_AUTO = 0, /* if the caller may */
     GLEBE_GROW_NO = 1,
@@ -203,7 +203,8 @@ enum {
 };
 
 /* The storage of objects and cached pages. Data that does not become shorter is stored as it is; so
- * is a cached page that becomes shorter by less than a quarter. */
+ * is a cached page that saves less than a quarter, or a swapped object that saves less than an
+ * eighth. */
 enum {
     GLEBE_CODEC_AUTO = 0, /* LZ4 for object pools and swap, no codec for the page cache */
     GLEBE_CODEC_NONE = 1, /* no codec */
@@ -596,8 +597,8 @@ enum {
                               zeros */
 };
 
-/* The order of glebe's drops of marked memory above a cap, 0 to 7, lowest first. The kernel purges
- * in the order of marking. */
+/* Priorities of marked memory, 0 to 7: glebe drops the lowest first. The kernel purges in the order
+ * of marking. */
 enum {
     GLEBE_PRIORITY_LOWEST = 0,
     GLEBE_PRIORITY_NORMAL = 4,
@@ -1047,8 +1048,7 @@ typedef struct glebe_zpool {
 
 /* An object in its pool. The number of a removed object gives GLEBE_ERROR_STALE. A number of
  * another pool, or of no pool, gives GLEBE_ERROR_FOREIGN. No number gives another object's bytes.
- * (The number of a place repeats after 8192 objects in it, with pages of 4 KiB; after fewer with
- * larger pages.) */
+ * (Pool numbers repeat after 16383 pools on x86-64, and later elsewhere.) */
 typedef struct glebe_zobject {
     uint64_t id; /* never 0 */
 } glebe_zobject;
@@ -1363,8 +1363,8 @@ int glebe_swap_store_format_stats(glebe_swap_store store, uint64_t format, char 
  * loads the page in the thread that touched it. A region needs userfaultfd(2), without privilege;
  * twice its length of addresses; and 32 bytes for each page that was ever touched. The rules for
  * its use:
- *   - A system call or a device that gets an address of a page that is not in memory returns
- *     EFAULT: give it memory that glebe_swap_region_resident pins.
+ *   - A system call that gets an address of a page that is not in memory returns EFAULT, and a
+ *     device cannot load the page: give both memory that glebe_swap_region_resident pins.
  *   - A touch kills a thread that blocks SIGBUS, and a thread whose alternate signal stack is too
  *     small: glebe_swap_region_arm_thread checks both.
  *   - A touch of a page whose copy is damaged, or whose file cannot be read, raises SIGBUS to the
@@ -1429,8 +1429,8 @@ int glebe_swap_region_will_need(glebe_swap_region region, uint64_t offset_bytes,
                                 uint64_t len_bytes);
 
 /* Gives up the bytes of the pages that are whole in the range. These pages are zeros from then on,
- * and take neither memory nor room in pool and file. A damaged page is whole again. Errors: BEYOND;
- * PINNED by a pin, OS, NO_MEMORY. After the last three the first pages may be zeros. */
+ * and take neither memory nor room in pool and file. A damaged page can then be used again. Errors:
+ * BEYOND; PINNED by a pin, OS, NO_MEMORY. After the last three the first pages may be zeros. */
 int glebe_swap_region_discard(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* Prepares the calling thread to touch the region: allocates what its first touch would allocate in
@@ -1572,10 +1572,10 @@ int glebe_swap_area_format_stats(glebe_swap_area area, uint64_t format, char *te
 
 /* A reclaimer takes memory back from parts of the program before the kernel has to kill it. It
  * reads the memory limits of the cgroups above the process, and the memory of the machine. While
- * the tightest of these leaves less than a margin, the reclaimer takes exactly the missing bytes.
- * It takes them in this order: marked volatile memory, lowest priority first and within a priority
- * the oldest; memory that compaction of object pools frees; objects of pools that may evict; memory
- * that budgets were granted; and memory of reserves that first class does not hold.
+ * the tightest of these leaves less than a margin, the reclaimer takes the missing bytes, in this
+ * order: marked volatile memory, lowest priority first and within a priority the oldest; memory
+ * that compaction of object pools frees; objects of pools that may evict; memory that budgets were
+ * granted; and memory of reserves that first class does not hold.
  *
  * The program adds parts. A part has one reclaimer, and leaves it when the part is freed.
  * glebe_volatile_free waits for a look that is under way. Memory of an object pool or reserve that

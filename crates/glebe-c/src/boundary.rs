@@ -148,7 +148,6 @@ impl<T> Out<T> {
         Ok(self)
     }
 
-    /// Writes the answer, unless the pointer is null.
     pub(crate) fn set(self, value: T) -> c_int {
         if !self.0.is_null() {
             // SAFETY: the header promises room for a `T` at a pointer that is not null.

@@ -40,13 +40,11 @@ pub(crate) struct Viewed {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Objects {
-    /// A pool in memory of its own.
     Own(Arc<zpool::ObjectPool>),
-    /// A pool on pages that a reserve lends.
     Lent(LentObjectPool),
 }
 
-/// A type of handle. One of the tables of [`Process`] holds each object `N` times.
+/// A type of handle. Its table in [`Process`] holds each object `N` times, once per lane, or once.
 pub(crate) trait Handle<const N: usize>: Copy {
     type Object: 'static;
     const KIND: Kind;

@@ -1,4 +1,4 @@
-//! References to an object outside its table. Calls hold them, and reclaimers that look at the
+//! References to an object outside its table. Calls hold them, as do reclaimers that look at the
 //! object.
 //!
 //! The call that ends an object waits until these references are gone, because its caller may then

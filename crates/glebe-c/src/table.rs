@@ -134,7 +134,7 @@ impl<T, const N: usize> Table<T, N> {
         Ok((place, index, handle as u32))
     }
 
-    /// Takes a place before `make` makes the object, so that no object is made in vain.
+    /// Takes a place before `make` makes the object, so that no object is made without a place.
     pub(crate) fn insert(
         &self,
         make: impl FnOnce() -> Result<[T; N], Failure>,

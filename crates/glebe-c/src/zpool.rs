@@ -28,7 +28,6 @@ pub(crate) fn codec(codec: u64, zstd_level: u64) -> Result<Codec, Failure> {
     }
 }
 
-/// Returns the options of a pool in memory of its own.
 fn own(asked: &glebe_zpool_options, codec: Codec) -> Result<Options, Failure> {
     none_of(&[
         ("move_on_recall without a reserve", asked.move_on_recall),
@@ -47,7 +46,6 @@ fn own(asked: &glebe_zpool_options, codec: Codec) -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// Makes a pool on pages that a reserve lends.
 fn lent(asked: &glebe_zpool_options, codec: Codec) -> Result<glebe_zpool, Failure> {
     none_of(&[
         ("limit_bytes with a reserve", asked.limit_bytes),

@@ -161,7 +161,7 @@ static void *executable(int prot) {
     return at;
 }
 
-/* If other processes use all huge pages, the call fails with ENOMEM before EACCES. */
+/* If other processes use all huge pages, the call fails with ENOMEM instead of EACCES. */
 static void execution_fails(int with_huge) {
     const int prots[] = {PROT_EXEC, PROT_READ | PROT_EXEC, BOTH | PROT_EXEC};
     for (size_t n = 0; n < sizeof prots / sizeof prots[0]; n++) {

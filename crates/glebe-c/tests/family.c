@@ -167,7 +167,7 @@ static void what_cannot_be_is_refused(void) {
     CHECK(munmap(bytes, PAGES * page) == 0);
 }
 
-/* A purge spares other memory that was mapped at the same address, and no loss is reported. */
+/* A purge takes no other memory that was mapped at the same address, and no loss is reported. */
 static void other_memory_is_left_alone(void) {
     unsigned char *bytes = map(-1), *other = map(-1);
     fill(bytes);

@@ -112,7 +112,7 @@ static void what_is_refused(glebe_reserve reserve) {
     REFUSED(glebe_zpool_sweep(pool, 1), GLEBE_ERROR_BAD_HANDLE);
 }
 
-/* Returns the number of objects that are intact. The others are lost or stale. */
+/* Returns the number of objects that are intact. */
 static size_t there(glebe_zpool pool, const glebe_zobject *objects) {
     unsigned char *expected = malloc(page), *found = malloc(page);
     size_t n, count = 0, len = 0, found_len;
@@ -162,7 +162,7 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     if (on_recall == 1) {
         OK(glebe_alloc_with(reserve, 4 * MIB / page, 1, GLEBE_ANY, &block));
         OK(glebe_free(block));
-        /* Two pages of the lower half are held, so only the upper half has room. */
+        /* Two pages of the lower half are held, so only the upper half has a free run of 4 MiB. */
         OK(glebe_alloc_with(reserve, 4 * MIB / page - 2, 1, GLEBE_ANY, &below));
         OK(glebe_alloc_with(reserve, 2, 1, GLEBE_ANY, &last));
         OK(glebe_free(below));

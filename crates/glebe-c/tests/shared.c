@@ -476,7 +476,7 @@ static void tamper(int fd) {
 
     CHECK(zeros != NULL && fstat(fd, &file) == 0);
     data_at = (uint64_t)file.st_size - GRANULES * page;
-    /* Counts begin behind the header and the words. The last two pages hold none. */
+    /* The header and the granules' words take two pages. Two pages before the data are unused. */
     for (at = 2 * page; at < data_at - 2 * page; at += page)
         CHECK(pwrite(fd, zeros, page, (off_t)at) == (ssize_t)page);
     CHECK(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)data_at,

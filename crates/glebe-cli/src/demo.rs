@@ -1,8 +1,8 @@
 //! `glebe demo` shows a reserve at work on this machine.
 //!
 //! A thread reads files through the page cache of a reserve and checks every byte of a hit.
-//! Meanwhile the demo requests blocks of each size in [`REQUEST_PAGES`] alternately from the
-//! reserve and the kernel. Units: base pages, microseconds.
+//! Meanwhile the demo requests blocks of each size in [`REQUEST_PAGES`] in turn from the reserve,
+//! and from the kernel in huge and in small pages. Units: base pages, microseconds.
 
 mod files;
 
@@ -50,7 +50,6 @@ pub struct DemoArgs {
     verbose: bool,
 }
 
-/// Runs the demo. Fails if a step failed or a check did not hold.
 pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Outcome {
     // Fails before the demo if the file cannot be created.
     let create =
@@ -105,7 +104,8 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// Makes the reserve. Halves its size after a failure, unless the user gave one.
+/// Makes the reserve. Halves its size after a failure, down to [`LEN_MIN`], unless the user gave a
+/// size.
 fn reserve(args: &DemoArgs) -> Result<Reserve, Box<dyn std::error::Error>> {
     let most = if args.quick { Bytes::mib(256) } else { Bytes::gib(1) };
     let fitting = most.min(Bytes::new(meminfo::available()?.get() / 4)).max(LEN_MIN);
@@ -280,7 +280,6 @@ fn median_and_max(us: &[f64]) -> Option<(f64, f64)> {
     Some((us[us.len().checked_sub(1)? / 2], *us.last()?))
 }
 
-/// Prints a row for each size and a column for each source.
 fn table(lines: &[Line], out: &mut dyn Write) -> std::io::Result<()> {
     let [glebe, huge, small] = NAMES;
     writeln!(out, "\n{:>9}{glebe:>20}{huge:>23}{small:>24}", "block")?;

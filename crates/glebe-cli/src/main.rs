@@ -231,7 +231,6 @@ fn main() -> ExitCode {
     failed(&*error)
 }
 
-/// Prints the error and returns the exit status. A closed pipe counts as success.
 fn failed(error: &(dyn Failure + 'static)) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;

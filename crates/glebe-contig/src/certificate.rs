@@ -1,7 +1,7 @@
 //! [`Certificate`] describes a mapping's physical memory.
 //!
 //! Positions are base pages; lengths in JSON are bytes. If `held_by` is `nothing`, the kernel may
-//! move pages at any time.
+//! move pages.
 //!
 //! Numbers are decimal. `pfn` is missing if frames are hidden, `within_bytes` if they are not:
 //!
@@ -89,7 +89,7 @@ impl Certificate {
     }
 }
 
-/// Returns the place of `offset` in a mapping of `len` bytes, or `None` beyond its end.
+/// Returns the place of `offset` in a mapping of `len` bytes, or `None` from its end on.
 pub fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
     if offset >= len {
         return None;

@@ -194,7 +194,7 @@ impl Contig {
         }
     }
 
-    /// Pins if wanted. A pin may move pages, so the runs are read again.
+    /// A pin may move pages, so the runs are read again.
     fn hold(&mut self, options: &Options) -> Result<(), Error> {
         if self.blocks.is_some() {
             self.why_not_pinned = Some(blocks::WHY_NOT_PINNED.to_owned());

@@ -166,7 +166,7 @@ pub enum Error {
         /// Bytes that must stay available.
         margin: Bytes,
     },
-    /// Too much memory would be movable, which the kernel cannot use for itself.
+    /// Too much memory would be movable.
     #[error(
         "{more} more would be movable memory, {movable} are already, and {limit} may be: the \
         kernel itself needs the rest"

@@ -1,5 +1,5 @@
 //! [`explain`] says whether one physically contiguous run is available, without taking memory.
-//! Cost: half a second for 24 GiB and each pool.
+//! Cost: half a second per pool for 24 GiB.
 
 use super::populate::{machine_available, Gate};
 use super::{blocks, pool_sizes, smallest_hugetlb, Error};
@@ -14,7 +14,7 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 /// The answers of [`explain`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Idle pages form the run.
+    /// One page or idle pages hold the run.
     Now,
     /// The hugetlb pool can grow by the run, or the bank has it.
     ByGrowth,

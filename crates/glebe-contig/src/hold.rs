@@ -15,7 +15,7 @@ use glebe_os::internal::sys::processes::fork::ForkGuard;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy {
     /// The hugetlb pool, which the kernel neither swaps nor compacts. Newer kernels may move
-    /// unpinned 2 MiB pages, and a hot-unplug of memory any unpinned page.
+    /// unpinned 2 MiB pages; a hot-unplug of memory may move any unpinned page.
     HugetlbPool,
     /// The hugetlb pool, in movable memory ([`Source::Blocks`](super::Source::Blocks)). A long-term
     /// pin would move the pages.
@@ -61,7 +61,7 @@ pub(super) struct Pin {
 }
 
 impl Pin {
-    /// Pins `mapping`. The kernel may move pages first, so read frames afterwards.
+    /// The kernel may move pages before it pins them, so frames must be read afterwards.
     pub fn new(mapping: &Mapping) -> Result<Self, OsError> {
         let ring = Ring::new()
             .map_err(|source| OsError::new("io_uring_setup", "a ring for a pin", source))?;

@@ -1,7 +1,7 @@
 //! Builds memory of a hugetlb pool, if possible in physical order ([`ordered`]).
 //!
 //! Idle pages come first; missing pages are added. Pages are zeroed without the lock, unless a
-//! search takes them. Counts are huge pages.
+//! search chooses them ([`draw`]). Counts are huge pages.
 
 mod draw;
 mod effort;
@@ -44,7 +44,7 @@ pub(super) fn build(options: &Options, len: Bytes, size: PageSize) -> Result<Con
     Ok(Contig { tried, why_not_better, ..Contig::of(Source::Hugetlb(size), mapping, runs) })
 }
 
-/// An eighth of the kernel's default limit on mappings.
+/// About an eighth of the kernel's default limit on mappings.
 const STRETCHES_MAX: usize = 1 << 13;
 
 pub(super) struct Builder<'a> {

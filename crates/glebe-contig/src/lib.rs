@@ -16,7 +16,7 @@
 //! [`Contig::runs`] lists only proved runs. They may be short, unless [`Options::require_run`]
 //! makes a short run an error. Every page is present, so no touch raises SIGBUS.
 //!
-//! `build` puts hugetlb pages into physical order if it sees their frames. For a wanted run
+//! By default, `build` puts hugetlb pages whose frames it sees in physical order. For a wanted run
 //! ([`Options::require_run`], [`Options::prefer_run`]) `build` may compact memory, add free runs to
 //! the pool and split larger pages.
 //!
@@ -74,10 +74,9 @@ pub enum Source {
     Plain,
     /// A dma-heap's buffer ([`Options::dma_heap`]).
     DmaHeap,
-    /// One run of evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root), never pinned. `build`
-    /// uses blocks if the caller names this source, or wants a run that the [`bank`] may hold. If
-    /// the node has idle hugetlb pages, no other program can use the pool's idle pages meanwhile;
-    /// `build` refuses if these are more than the blocks hold.
+    /// One run of evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root), never pinned. If the
+    /// node has idle hugetlb pages, no other program can use the pool's idle pages while this
+    /// memory lives; `build` refuses if they are more than the blocks hold.
     Blocks,
     /// Several sources ([`Plan::Divide`]).
     Divided,
@@ -325,7 +324,7 @@ impl Contig {
         &self.why_not_better
     }
 
-    /// Returns the pages that moved, or if frames are hidden only missing pages.
+    /// Returns the pages that moved, or, if frames are hidden, only missing pages.
     ///
     /// # Errors
     /// If frames cannot be read, or in a forked child.
@@ -350,8 +349,7 @@ impl Source {
         }
     }
 
-    /// Returns the page size to which lengths round up: base pages instead of transparent huge
-    /// pages over 2 MiB.
+    /// Returns the source's page, but a base page instead of a transparent huge page over 2 MiB.
     fn rounds_to(self) -> PageSize {
         rounds_to(self, self.page())
     }

@@ -113,25 +113,26 @@ impl Options {
     }
 
     /// Sets whether hugetlb pages are put in physical order (default: yes). Ordering costs 8 µs a
-    /// stretch, or for a file a second zeroing.
+    /// stretch of adjacent pages, or for a file a second zeroing.
     pub fn in_order(self, order: bool) -> Self {
         Self { any_order: !order, ..self }
     }
 
     /// Limits the memory that a search looks at; 0 turns the search off. By default only a wanted
     /// run ([`Options::require_run`], [`Options::prefer_run`]) is searched for, in the available
-    /// memory less a tenth (at least 1 GiB). A limit without a wanted run searches for the longest
-    /// runs. Without `/proc/kpageflags`, the search zeroes every page that it takes.
+    /// memory less a tenth or 1 GiB, whichever is more. A limit without a wanted run searches for
+    /// the longest runs. Without `/proc/kpageflags`, the search zeroes every page that it takes.
     pub fn search(self, len: Bytes) -> Self {
         Self { search: Some(len), ..self }
     }
 
     /// Limits the wall time of the search, from the call of [`Options::build`] on. The search skips
-    /// steps that would take longer. After that time a required run is refused, once the current 64
-    /// MiB are zeroed. Idle pages of a pool that may contain the run are always zeroed.
+    /// steps that would take longer. After that time a required run is refused, once the current
+    /// slices (64 MiB or one page) are zeroed. Idle pages that may contain the run are always
+    /// zeroed.
     ///
-    /// The default is 2 s of processor time per started GiB, 6 s for a required run, and at most
-    /// five times this in wall time. Compaction does not count.
+    /// The default is 2 s of processor time per started GiB, or 6 s for a required run, and at most
+    /// five times as much wall time. Compaction does not count.
     pub fn search_time(self, time: Duration) -> Self {
         Self { search_time: Some(time), ..self }
     }
@@ -176,8 +177,7 @@ impl Options {
         Self { progress: Some(Listener(Arc::new(told))), ..self }
     }
 
-    /// Sets whether a hugetlb pool may grow (default: if the caller may change it). The kernel gets
-    /// the added pages back when the memory or process ends.
+    /// Sets whether a hugetlb pool may grow (default: if the caller may change it).
     pub fn grow_pool(self, grow: bool) -> Self {
         Self { grow_pool: Some(grow), ..self }
     }

@@ -2,8 +2,7 @@
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RunPlan {
-    /// Indices in order of freeing: other pages, then kept pages by descending frame. A pool that
-    /// hands out the last freed page first then returns them ascending.
+    /// Indices in order of freeing: other pages, then kept pages by descending frame.
     pub give_back: Vec<usize>,
     pub runs: usize,
     pub longest: usize,

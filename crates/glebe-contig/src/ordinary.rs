@@ -28,7 +28,7 @@ pub(super) fn dma_heap(options: &Options, len: Bytes) -> Result<Contig, Error> {
     shown(&allocate(path, len)?, len)
 }
 
-/// Maps a buffer and touches its pages, which fills the page table.
+/// Touches the buffer's pages, which fills the page table.
 fn shown(buffer: &File, len: Bytes) -> Result<Contig, Error> {
     let page = page_size();
     let mapping = Mapping::window(buffer, len, page)?;

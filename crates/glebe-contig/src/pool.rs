@@ -9,7 +9,7 @@
 //! - [`PoolLock::with_pages`] raises the persistent pages, for sizes without surplus, and to free
 //!   and retake pages in a chosen order, because a pool with surplus loses freed pages.
 //!
-//! Counts are huge pages. Source: mm/hugetlb.c.
+//! Counts are huge pages.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,8 +31,8 @@ const ROOTS_DIR: &str = "/run/glebe";
 pub struct Place {
     pub pools: PathBuf,
     pub nodes: PathBuf,
-    /// Lock files to try, best first. A path is skipped if its parent directory is missing, is
-    /// not a directory, or is on a read-only file system.
+    /// Lock files to try, best first. A path is skipped if its directory cannot be made because a
+    /// parent is missing or no directory, or if the file system is read-only.
     pub locks: Vec<PathBuf>,
 }
 
@@ -83,8 +83,8 @@ impl PoolLock {
     /// Acquires the lock within `patience`.
     ///
     /// # Errors
-    /// [`TimedOut`](io::ErrorKind::TimedOut); a lock file that cannot be opened or has another
-    /// owner; a counter that cannot be lowered.
+    /// [`TimedOut`](io::ErrorKind::TimedOut); a lock file or its directory that cannot be opened or
+    /// has another owner; a counter that cannot be lowered.
     pub fn within(patience: Duration) -> Result<Self, OsError> {
         Self::of(&Place::default(), patience)
     }
@@ -135,7 +135,6 @@ impl PoolLock {
         self.open(pool, window, raise, |made| body(made.saturating_sub(counts.surplus)))
     }
 
-    /// Runs `body`, which can grow the pool by up to `most` pages, step by step.
     pub(super) fn with_growth<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -273,7 +272,7 @@ impl Growing<'_> {
     }
 }
 
-/// A raised counter. Its drop lowers the counter; after a kill, the next holder of the lock does.
+/// A raised counter, which the drop lowers.
 struct Open<'a> {
     lock: &'a PoolLock,
     pool: &'a Pool,
@@ -333,8 +332,7 @@ fn lock_first(paths: &[PathBuf], patience: Duration) -> Result<Locked, OsError> 
     }))
 }
 
-/// Returns true if the next path is worth a try. `lock` creates the file, so `NotFound` means a
-/// missing directory.
+/// `lock` creates the file, so `NotFound` means a missing directory.
 fn elsewhere(error: &OsError) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, ReadOnlyFilesystem};
     matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)

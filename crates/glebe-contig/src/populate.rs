@@ -101,7 +101,6 @@ pub(super) enum Order {
     Any,
 }
 
-/// Populates `mapping`, whose pages have the size `page`; after an error, only in part.
 pub(super) fn populate(
     mapping: &Mapping,
     page: PageSize,
@@ -112,8 +111,7 @@ pub(super) fn populate(
     populate_until(None, mapping, page, order, options, gate).map(drop)
 }
 
-/// Populates `mapping`, but begins no slice after `until`, except the first. Returns true if all is
-/// populated.
+/// Begins no slice after `until`, except the first. Returns true if all is populated.
 pub(super) fn populate_until(
     until: Option<Instant>,
     mapping: &Mapping,

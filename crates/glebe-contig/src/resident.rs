@@ -12,7 +12,7 @@ impl Contig {
     /// Moves the memory to `offset` of a window.
     ///
     /// # Errors
-    /// See [`Window::take_in`]; the memory is given back.
+    /// See [`Window::take_in`]; the memory is then freed.
     #[doc(hidden)]
     pub fn moved_into(self, window: &Window, offset: Bytes) -> Result<Self, OsError> {
         let mapping = window.take_in(offset, self.mapping)?;

@@ -24,15 +24,15 @@ pub struct PoolChange {
     pub pages: u64,
     /// Surplus pages that growing made persistent.
     pub absorbed: u64,
-    /// File, and the number written to it.
+    /// File, and the number to write to it.
     pub write: (PathBuf, u64),
 }
 
 /// Adds `pages` of `size` to the machine's pool for good, or none. A `dry_run` writes nothing.
 ///
 /// # Errors
-/// [`Error::PoolShort`], [`Error::NoSuchSize`], [`Error::PoolFixed`], [`Error::TooLarge`]; the
-/// kernel's errors.
+/// [`Error::PoolShort`], [`Error::NoSuchSize`], [`Error::PoolFixed`], [`Error::TooLarge`]; errors
+/// of the lock and the kernel.
 pub fn grow_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
     grow_in(&Place::default(), size, pages, dry_run)
 }
@@ -40,7 +40,7 @@ pub fn grow_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange
 /// Removes up to `pages` idle pages of `size` from the machine's pool. A `dry_run` writes nothing.
 ///
 /// # Errors
-/// [`Error::NoSuchSize`], [`Error::PoolFixed`]; the kernel's errors.
+/// [`Error::NoSuchSize`], [`Error::PoolFixed`]; errors of the lock and the kernel.
 pub fn shrink_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
     shrink_in(&Place::default(), size, pages, dry_run)
 }

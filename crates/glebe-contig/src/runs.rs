@@ -30,7 +30,6 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
             [part.pages.start(), part.pages.len()].map(|n| Pages::new(n).bytes(page));
         let entries = entries(map.as_ref(), mapping.addr() + start.as_usize(), len, grain)?;
         let (runs, rests_on) = join(&entries, grain.bytes().pages_down(page));
-        // The whole rests on the weakest proof.
         proof = proof.weaker(rests_on);
         for run in runs {
             let pages = extent(run.pages.start() + part.pages.start(), run.pages.len());

@@ -5,9 +5,9 @@
 //!        bit 1  GROWTH: new memory wakes the keeper     bit 3  THREAD: a keeper runs
 //! ```
 //! Ordering: the keeper stores the mode, then adds zero to the counters and reads them. A hook adds
-//! to a counter, then reads the mode. The later of the two changes sees the writes before the
-//! earlier change, so the keeper never sleeps through a change. Amounts are in slices. Cost for a
-//! hook: a load. No lock.
+//! to a counter, then reads the mode. The later addition sees the writes before the earlier
+//! addition, so the keeper never sleeps through a change. Amounts are in slices. Cost for a hook:
+//! some loads. No lock.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Bell {
         self.mode.load(Ordering::Relaxed) & PRESSED != 0
     }
 
-    /// Wakes the keeper if enough is free. Returns true if no keeper runs and the heap is large
+    /// If enough is free, wakes the keeper, or returns true if none runs and the heap is large
     /// enough for one.
     pub(crate) fn freed(&self, counters: &Counters) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
@@ -116,7 +116,6 @@ impl Bell {
         }
     }
 
-    /// Claims the keeper's place.
     pub(crate) fn claim(&self) -> bool {
         let (ok, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         self.mode.compare_exchange(FREES, THREAD, ok, failed).is_ok()

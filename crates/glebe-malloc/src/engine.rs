@@ -1,8 +1,8 @@
-//! Declares the parts of mimalloc in use: objects, and memory handed to it.
+//! Declares mimalloc's functions for objects, and for giving memory to mimalloc.
 //!
 //! mimalloc calls the hook before it uses slices, and as soon as it frees them, because [`prepare`]
-//! sets the delay to zero. During the call mimalloc holds none of its locks or, rarely, the lock of
-//! its arenas. Source: mimalloc.h and arena.c of version 3.3.2.
+//! sets the purge delay to zero. During the call mimalloc holds none of its locks or, rarely, the
+//! lock of its arenas. Source: mimalloc.h and arena.c of version 3.3.2.
 //!
 //! # Safety
 //! The C functions have the contracts of malloc(3), unchecked.
@@ -52,7 +52,7 @@ const ALLOW_THP: c_int = 43;
 /// Option: longest object in arenas, in KiB.
 const ARENA_MAX_OBJECT_SIZE: c_int = 45;
 
-/// Bytes of the first arena, mimalloc's own choice. Each arena begins with mimalloc's tables;
+/// Bytes of the first arena, also mimalloc's default. Each arena begins with mimalloc's tables;
 /// objects of all sizes mix in the rest of its first 32 MiB.
 pub const ARENA_FIRST: usize = 1 << 30;
 /// Bytes of the longest arena. At twice the length, the tables would be too long.
@@ -106,10 +106,9 @@ pub(crate) fn unlock() {
     unsafe { glebe_engine_unlock() }
 }
 
-/// Frees the locks in a forked child, which lacks their holders.
 pub(crate) fn renew_locks() {
-    // SAFETY: the process has one thread. If a handler that forked interrupted a call of mimalloc,
-    // the call goes on, and releases a lock that no other thread can have.
+    // SAFETY: the process has one thread. If a signal handler forked during a call of mimalloc,
+    // that call later releases a renewed lock, which no other thread can hold.
     unsafe { glebe_engine_renew_locks() }
 }
 

@@ -1,4 +1,4 @@
-//! Keeps the heap sound across fork(2).
+//! Keeps the heap sound across fork(2), by pthread_atfork(3) handlers (*steps*).
 //!
 //! During a fork, no slice is claimed. The child starts without a keeper, and with mimalloc's locks
 //! free. While this process may have a child, and once in each child, free memory is dropped, not
@@ -8,7 +8,7 @@
 //! Locks: *prepare* takes mimalloc's locks and the right to claim slices. A holder of the locks may
 //! wait for the right, so *prepare* takes all or waits with none. If a handler forks within
 //! mimalloc, *prepare* goes on without the locks after `PATIENCE`. Children of a raw clone(2) run
-//! no steps: see [`Right`](crate::pages::right::Right). Source: pthread_atfork(3), waitid(2).
+//! no steps: see [`Right`](crate::pages::right::Right). Source: waitid(2).
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ static IS_LOCKED: AtomicU32 = AtomicU32::new(0);
 const PATIENCE: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(50);
 
-/// Registers the steps at the first object, so that they run inside the steps of most libraries.
-/// Returns true if they will run. The first call allocates.
+/// Registers the steps at the first object. Most libraries register later, so their *prepare* runs
+/// before this one. Returns true if the steps will run. The first call allocates.
 pub(crate) fn begin() -> bool {
     atfork::add(&STEP).is_ok()
 }

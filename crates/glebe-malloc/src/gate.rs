@@ -1,10 +1,10 @@
-//! [`Gate`] shows each allocating call if work is due, and which addresses are the heap's.
+//! [`Gate`] shows each allocating call whether work is due, and which addresses are the heap's.
 //!
 //! ```text
 //! word   63 something is due | ... | 28 always | ... | 3-0 what is due
 //! ```
 //! While work is due the word is a negative number, below any size. Otherwise it is `LARGE`, the
-//! least size that may lack room. So one comparison with the size suffices.
+//! least size that may need another arena. So one comparison with the size suffices.
 //!
 //! Each crate with entry points owns its gate as a static, because reaching another crate's static
 //! takes three instructions instead of one. Entry points do the work outside the locks of mimalloc
@@ -21,7 +21,7 @@ pub(crate) const ARENA: u64 = 1 << 1;
 pub(crate) const THREAD: u64 = 1 << 2;
 const CLOSED: u64 = 1 << 3;
 const DUE: u64 = 1 << 63;
-/// Smaller objects (in bytes) fit in half an arena.
+/// Least size in bytes for which an entry checks that mimalloc has room.
 pub(crate) const LARGE: usize = 256 << 20;
 
 /// The heap's gate, passed to [`start`](crate::heap::start) and
@@ -43,14 +43,14 @@ impl Gate {
     }
 
     /// Returns true if [`at_entry`](crate::heap::at_entry) must precede an allocation of `size`
-    /// bytes. One load.
+    /// bytes.
     #[inline(always)]
     #[must_use]
     pub fn is_due(&self, size: usize) -> bool {
         self.word.load(Ordering::Relaxed) as i64 <= size as i64
     }
 
-    /// Returns true if the address is the heap's. Two loads and a comparison.
+    /// Returns true if the address is the heap's.
     #[inline(always)]
     #[must_use]
     pub fn owns(&self, addr: usize) -> bool {

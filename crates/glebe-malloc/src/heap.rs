@@ -34,8 +34,8 @@ static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
 static HANDED: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 static TABLES: AtomicU64 = AtomicU64::new(0);
-/// Bytes of the space: by default the machine's memory, rounded up to `ROUND`, at most `SPACE_MAX`.
-/// If the kernel refuses, half is tried, down to `SPACE_MIN`.
+/// Bytes of the space: by default the machine's memory, rounded up to `ROUND`, at most `SPACE_MAX`;
+/// never more than half of `RLIMIT_AS`. If the kernel refuses, half is tried, down to `SPACE_MIN`.
 const ROUND: u64 = 16 << 30;
 pub(crate) const SPACE_MAX: u64 = 2 << 40;
 pub(crate) const SPACE_MIN: u64 = 64 << 20;
@@ -49,7 +49,7 @@ pub struct Settings {
     pub huge: bool,
     /// Uses the page layer; `false` leaves all to mimalloc.
     pub pages: bool,
-    /// Least time from free to mark.
+    /// About the time from free to mark; shorter near a limit.
     pub age: Duration,
     /// Bytes to keep free below a memory limit; usually at most a quarter of the limit. `None`: 256
     /// MiB, or less while no other process takes memory.
@@ -161,8 +161,8 @@ fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
     None
 }
 
-/// Hands over more if mimalloc lacks free chunks for a large object. Otherwise mimalloc would map
-/// an arena for good, without the hook.
+/// Hands more of the space to mimalloc if it lacks free chunks for a large object: it would
+/// otherwise map an arena for good, without the hook.
 fn make_room(space: &'static Space, size: usize) {
     let chunks = size.saturating_add(SLICE).div_ceil(engine::ARENA_MIN);
     if chunks * engine::ARENA_MIN > engine::OBJECT_MAX {
@@ -181,8 +181,8 @@ fn make_room(space: &'static Space, size: usize) {
 }
 
 /// Hands over the next piece of the space, at least `least` bytes if possible. Returns true if
-/// mimalloc took it. Mimalloc's tables there get no huge pages, because few of their pages are
-/// touched.
+/// mimalloc took it. No huge pages are asked for mimalloc's tables there, because few of their
+/// pages are touched.
 fn hand_over(space: &'static Space, least: usize) -> bool {
     let (all, from) = (space.states().len(), HANDED.load(Ordering::Acquire) as usize);
     let slices = (all - from).min(next_arena(from * SLICE).max(least) / SLICE);
@@ -244,7 +244,7 @@ extern "C" fn hook(
 fn begin(space: &'static Space, slices: Range<usize>, is_zero: *mut bool) -> bool {
     let Some(taken) = space.take(slices) else { return false };
     if taken.is_zero() && !is_zero.is_null() {
-        // SAFETY: the pointer is for this answer.
+        // SAFETY: mimalloc passes the pointer for this answer.
         unsafe { is_zero.write(true) };
     }
     if taken.cold > 0 {
@@ -323,7 +323,7 @@ pub struct Counts {
     pub tables: u64,
 }
 
-/// Returns the counts. Some loads.
+/// Returns the counts.
 #[must_use]
 pub fn counts() -> Counts {
     let Some(space) = space() else { return Counts::default() };
@@ -345,8 +345,9 @@ pub fn counts() -> Counts {
     }
 }
 
-/// Returns the resident bytes of marked memory; `None` if the kernel does not say. Counts memory
-/// that the kernel took as purged. About 2 ms per GiB. Signal handlers may call it.
+/// Returns the resident bytes of marked memory; `None` if the kernel does not say. Memory found
+/// taken by the kernel counts as [`Counts::purged`]. About 2 ms per GiB. Signal handlers may call
+/// it.
 #[must_use]
 pub fn audit() -> Option<u64> {
     let _kept = errno::keep();
@@ -359,7 +360,7 @@ pub fn audit() -> Option<u64> {
 pub struct Mechanisms {
     /// Bytes of addresses; 0 without the page layer.
     pub addresses: u64,
-    /// Units are huge pages. Known after a keeper ran.
+    /// Units are huge pages. Known once a keeper has started.
     pub huge_pages: bool,
     /// A keeper runs.
     pub thread: bool,

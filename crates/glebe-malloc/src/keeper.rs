@@ -1,10 +1,11 @@
 //! The keeper thread marks memory that stayed free, and gives memory back that others need.
 //!
 //! It starts once the heap has 32 MiB, with all signals blocked and, if the kernel allows, its own
-//! table of open files. It sleeps without a timer while no free memory waits for a mark and the
-//! kernel can take almost all of it. Near a limit it keeps checking how short memory is, and frees
-//! give whole units back at once. Hooks wake it by the [`Bell`]. Amounts are in slices. Cost: some
-//! µs per turn, some tens per look. Lock: the right to claim slices, a unit at a time.
+//! table of open files. It sleeps without a timer while no free memory waits for a mark and less
+//! than 4 MiB is unmarked. Near a limit, marked memory counts too. While memory is short, the
+//! keeper keeps looking, and frees give whole units back at once. Hooks wake it by the [`Bell`].
+//! Amounts are in slices. Cost: some µs per turn, some tens per look. Lock: the right to claim
+//! slices, a unit at a time.
 
 mod own;
 mod settings;
@@ -40,22 +41,22 @@ const HAS_FILES: u32 = 1 << 1;
 const HAS_GAUGE: u32 = 1 << 2;
 const HAS_GROUP: u32 = 1 << 3;
 
-/// Watched slices from which on the keeper looks at intervals.
+/// Fewest watched slices for which the keeper looks at intervals.
 const WATCHED_MIN: u64 = (4 << 20) / SLICE as u64;
 /// Pause between looks while the gauge sees plenty of room.
 const CALM: Duration = Duration::from_secs(1);
 /// Number of turns in an age, and the shortest turn.
 const AGE_TURNS: u8 = 4;
 const TURN_MIN: Duration = Duration::from_millis(10);
-/// Longest turn near a limit, and longest pause between looks for `ALERT` after memory was short.
+/// Longest turn near a limit with huge pages, and longest pause between looks for `ALERT` after
+/// memory was short.
 const TURN_HASTY: Duration = Duration::from_millis(4);
 const ALERT: Duration = Duration::from_secs(1);
-/// Usage counts as still if it rises by at most this part of the limit (a shift) within the
-/// policy's lead.
+/// Usage counts as still if the policy expects it to rise by at most this part of the limit (a
+/// shift).
 const STILL_SHIFT: u32 = 6;
 /// Least time between looks at marked memory.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
-/// Bytes of stack.
 const STACK: usize = 256 << 10;
 
 /// Lets the thread start. Forks must run the steps, or a child would take its parent's thread for
@@ -70,8 +71,6 @@ pub(crate) fn is_called(is_whole: bool) -> bool {
     BELL.is_called(is_whole)
 }
 
-/// Handles a free: gives whole units back if memory is short. Returns true if a keeper should
-/// start.
 pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> bool {
     if is_whole && BELL.is_pressed() {
         space.give_back_at(slices);
@@ -89,8 +88,8 @@ pub(crate) fn is_gone() {
     BELL.is_gone();
 }
 
-/// Starts the thread unless it runs. Allocates. Does nothing in a child without the steps, whose
-/// bell still describes the parent's keeper.
+/// Starts the thread unless it runs. Allocates. Does nothing in a child of a raw clone(2), because
+/// its bell still describes the parent's keeper.
 pub(crate) fn start(space: &Space) {
     // A thread started in a vfork(2) child would end with the child, but the shared bell would
     // still count it.
@@ -212,8 +211,8 @@ impl Keeper {
         if self.is_due {
             return Some(to_turn.min(to_look));
         }
-        // The kernel takes marked memory by itself, but page by page, even of huge pages. Near a
-        // limit the keeper watches marked memory too.
+        // The kernel takes marked memory only page by page, even of huge pages. Near a limit this
+        // may be too slow, so the keeper watches marked memory too.
         let watched = counted.hot() + if self.is_near { counted.volatile() } else { 0 };
         (watched >= WATCHED_MIN || self.is_pressed).then_some(to_look)
     }
@@ -223,8 +222,8 @@ impl Keeper {
         self.pause < CALM
     }
 
-    /// Returns true if huge pages are marked at once, because that costs a twentieth of filling
-    /// them again.
+    /// Returns true if huge pages are marked as soon as they are free. This is cheap: marking one
+    /// costs a twentieth of filling it again.
     fn is_hasty(&self) -> bool {
         self.is_huge && self.is_limited()
     }

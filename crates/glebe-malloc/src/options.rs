@@ -46,7 +46,7 @@ pub struct Options {
 pub struct Report {
     /// Report at exit.
     pub at_exit: bool,
-    /// Only process that reports at exit; `None`: all do.
+    /// The one process that reports at exit; `None`: all report.
     pub pid: Option<u64>,
     /// File; `None`: standard error.
     pub path: Option<Path>,

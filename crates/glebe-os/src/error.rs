@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// A failed kernel call or access to a file in `/proc` or `/sys`.
+/// A failed kernel call or access to a file.
 #[derive(Debug)]
 pub struct OsError {
     call: &'static str,

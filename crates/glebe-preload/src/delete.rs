@@ -1,8 +1,7 @@
 //! C++'s operators `delete`, by their mangled names.
 //!
 //! All but two operators call another operator by its name, as the standard says, so a program's
-//! own replacement is called. Sizes are ignored. Source: C++23, new.delete; Itanium C++ ABI,
-//! mangling.
+//! own replacement is called. Sizes are ignored. Source: see `new.rs`.
 //!
 //! # Safety
 //! Exported for C++: each operator takes an object that the operator `new` of its kind made.

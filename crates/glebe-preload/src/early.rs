@@ -21,7 +21,6 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use glebe::internal::sys::errno;
 
-/// Length of the array in bytes.
 const LEN: usize = 1 << 20;
 const ALIGN: usize = 16;
 

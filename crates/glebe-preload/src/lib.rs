@@ -1,7 +1,4 @@
 //! glebe-malloc under the names of the C library and of C++, for LD_PRELOAD.
-//!
-//! An allocating function compares its size with one word (`entry`). Unless work is due, it calls
-//! mimalloc at once.
 #![deny(unsafe_code)]
 
 // L1: reports, and objects while the heap starts

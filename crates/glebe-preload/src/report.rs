@@ -1,7 +1,7 @@
 //! Writes reports of the statistics, at exit and on a signal.
 //!
 //! A report allocates nothing and takes no lock, since a signal handler may write it. Processes
-//! that end by `_exit`, `quick_exit` or a signal write none.
+//! that end by `_exit`, `quick_exit` or a signal write none at exit.
 
 use core::fmt::Write;
 use std::sync::OnceLock;

@@ -71,9 +71,9 @@ static double seconds(clockid_t clock) {
 }
 
 /* Waits until the keeper has looked, and was refused or has left less than 4 MiB of free memory
- * unmarked. Pages between live objects may stay free, so the wait also ends if 3 looks in over 2
- * seconds find no more to do. Returns at once if glebe has no heap, and after about 20 seconds in
- * any case. */
+ * unmarked. Pages between live objects may stay free, so the wait also ends once free memory has
+ * not shrunk during 3 looks and 2 seconds. Returns at once if glebe has no heap, and after about 20
+ * seconds in any case. */
 static void settle(void) {
     unsigned long least = ~0ul, looks = 0;
     double since = 0;

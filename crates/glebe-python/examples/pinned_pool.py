@@ -1,9 +1,9 @@
-"""Compares pinned memory for a GPU: from a reserve, registered once and full of cache, or new.
+"""Compares pinned memory for a GPU from a reserve, registered once and full of cache, with new.
 
     pinned_pool.py [FILE]
 
-Needs PyTorch with CUDA and 20 GiB of memory. Prints times in ms and copies in GB/s of each side,
-which take turns, and writes them to FILE as JSON.
+Needs PyTorch with CUDA and 20 GiB of memory. The kinds of memory take turns. Prints for each the
+time to get 1 GiB in ms and the speed of copies in GB/s, and writes both to FILE as JSON.
 """
 
 import json

@@ -3,7 +3,7 @@
 //!
 //! A call lets other threads run if it takes longer than about a microsecond. Lengths and offsets
 //! are in bytes, runs in base pages. The module has two policies: which entries a [`cache`] keeps,
-//! and that memory is no buffer while it may vanish ([`volatile`]).
+//! and that volatile memory is no buffer while the kernel may take it ([`volatile`]).
 //!
 //! Locks: each object's own, for a few instructions. No thread calls Python or lets others run
 //! while it holds one, so a forked child finds them free. A reserve's caches are an exception: a

@@ -92,10 +92,10 @@ impl Reserve {
 
     /// Takes a physically contiguous block of `pages` pages, or of `bytes` rounded up to pages.
     ///
-    /// Takes pages from caches if necessary, and never waits for them; a call takes microseconds.
-    /// `align`: pages, a power of two. The contents are unspecified unless `zeroed`. `any`: allows
-    /// a block that is contiguous only in virtual addresses. Raises `NoRun` with the longest free
-    /// run in pages, `WouldWait`, `BadArgument` for a length of zero or another alignment.
+    /// Takes pages from caches if necessary; a call takes microseconds. `align`: pages, a power of
+    /// two. The contents are unspecified unless `zeroed`. `any`: allows a block that is contiguous
+    /// only in virtual addresses. Raises `NoRun` with the longest free run in pages, `BadArgument`
+    /// for a length of zero or another alignment.
     #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
     fn alloc(
         &self,
@@ -215,8 +215,7 @@ impl Contiguous for reserve::Block {
     }
 }
 
-/// Contiguous pages of a reserve, which only the caller uses until it frees them; a writable
-/// buffer.
+/// Pages of a reserve, which only the caller uses until it frees them; a writable buffer.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Block(Memory<reserve::Block>);
 

@@ -105,7 +105,7 @@ impl Store {
         self.pinned(py, key, PinnedObject::write)
     }
 
-    /// Frees the object and returns its bytes. Raises the errors of `pin_mut`.
+    /// Frees the object and returns its bytes. Raises the errors of `pin_mut` except `Budget`.
     fn take<'py>(&self, py: Python<'py>, key: &Key) -> Result<Bound<'py, PyBytes>> {
         let bytes = py.detach(|| self.0.take(key.0))?;
         Ok(PyBytes::new(py, &bytes))
@@ -123,14 +123,14 @@ impl Store {
         Ok(self.0.cold(key.0)?)
     }
 
-    /// Brings the object into memory. Raises the errors of `pin`.
+    /// Brings the object into memory. Raises the errors of `pin`, but none if it is pinned for
+    /// writing.
     fn will_need(&self, py: Python<'_>, key: &Key) -> Result<()> {
         Ok(py.detach(|| self.0.will_need(key.0))?)
     }
 
-    /// Says that the bytes are no longer needed. The key stays until the object is freed.
-    ///
-    /// Raises `Stale` for a key without an object, `Pinned` for a pinned object.
+    /// Says that the bytes are no longer needed: frees them now or with the last pin. The key stays
+    /// until the object is freed. Raises `Stale` for a key without an object.
     fn dead(&self, key: &Key) -> Result<()> {
         Ok(self.0.dead(key.0)?)
     }

@@ -5,8 +5,8 @@
 //! remain at the end of the block, the mark waits for the last array.
 //!
 //! Lock: the state's, for a few instructions. A mark or an unmark sets `is_busy` and works without
-//! the lock; other threads sleep and look again. The region has a fork step, so a child finds it
-//! before or after a mark or an unmark. The child's first look updates the state.
+//! the lock; other threads sleep and look again. The region has a fork step, so a child never finds
+//! half a mark or unmark. The child's first look updates the state.
 //!
 //! # Safety
 //! The region is unmapped with the object, which each export keeps alive. A forked child inherits a
@@ -69,7 +69,7 @@ impl VolatileBuffer {
         }
     }
 
-    /// Calls `work` with `is_busy` set while other threads run, and then `then` if `work` succeeds.
+    /// Calls `work` with `is_busy` set, while other threads run. If `work` succeeds, calls `then`.
     fn busy<T: Send>(
         &self,
         py: Python<'_>,

@@ -156,7 +156,7 @@ def test_every_size_is_refused_by_an_exception(reserve, tmp_path, size):
         except (errors.Error, OverflowError, ValueError):
             continue
         pytest.fail(f"{name} took {size}")
-    # Budgets and limits are not memory yet, so a store takes any.
+    # A store accepts any budget and limit, because it takes no memory for them yet.
     for budget, limits in (
         (size, {}),
         (1 << 20, {"pool_limit": size}),

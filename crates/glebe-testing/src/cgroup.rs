@@ -1,5 +1,5 @@
 //! Makes a memory cgroup without swap below this process's own group or an ancestor of it. A child
-//! of the test runs inside, so the kernel's kills spare the parent.
+//! of the test runs inside, so the kernel kills the child and not the test.
 //!
 //! The group is of version 1, or of version 2 below a group that already passes on the memory
 //! controller. The next run removes the directory of a killed run.

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! A child has one thread and copies of all locks. The child uses only the allocator, which the C
-//! library resets, and files of its test. It ends by `_exit` or an alarm.
+//! library resets, and files of its test. It ends by `_exit` or a signal.
 #![allow(unsafe_code)]
 
 use std::fs::File;

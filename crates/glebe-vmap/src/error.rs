@@ -35,12 +35,12 @@ pub enum Error {
         /// Length of the file in base pages.
         len: Pages,
     },
-    /// More mappings than all views may have.
+    /// More mappings than the views of a space, or all views, may have.
     #[error("a view of {asked} mappings; views have {used} of at most {limit}, by {of}")]
     ViewLimit {
         /// Mappings that the view needs.
         asked: u64,
-        /// Mappings of all views.
+        /// Mappings in use.
         used: u64,
         /// The limit.
         limit: u64,

@@ -162,7 +162,7 @@ macro_rules! on {
 
 impl FreeTree {
     /// Creates a tree with no free position and all classes. It has room for `max_extents` free
-    /// extents, or for as many as fit into `span`.
+    /// extents, or as many as fit into `span`, if fewer.
     ///
     /// # Panics
     /// If memory is short.
@@ -223,8 +223,8 @@ impl FreeTree {
         all
     }
 
-    /// Takes the lowest `len` positions from a multiple of `align`, in one free extent and in
-    /// `within`. Returns `None` if no place fits.
+    /// Takes the lowest `len` free positions in a row that start at a multiple of `align` and lie
+    /// in `within`. Returns `None` if no place fits.
     ///
     /// # Errors
     /// [`FreeTreeError::ZeroLen`], [`FreeTreeError::BadAlign`]; [`FreeTreeError::OutOfNodes`] if

@@ -66,7 +66,8 @@ impl Options {
         let len = pages.checked_bytes(self.page).unwrap_or(len);
         let span = Extent::new(0, pages.get()).ok_or(Error::Empty)?;
         let addresses = Addresses::reserve(len, self.page)?;
-        // Free extents exceed views by at most one, and a view has at least two mappings.
+        // A view has at least two mappings, and free extents exceed views by at most one, so one
+        // extent more than `limit` suffices.
         let limit = self.max_mappings;
         let tree = all_free(span, limit as usize + 1)?;
         let state = State { tree, lazy: Lazy::new(), used: VIEWS.share(), limit, views: 0 };
@@ -210,7 +211,7 @@ impl Space {
     /// Unmaps all dropped views.
     ///
     /// # Errors
-    /// [`Error::Os`] if mmap(2) refuses: those views stay on the list. [`Error::Forked`].
+    /// [`Error::Os`] if mmap(2) refuses; the refused views stay mapped. [`Error::Forked`].
     pub fn flush(&self) -> Result<(), Error> {
         if self.0.addresses.is_lost_by_fork() {
             return Err(Error::Forked);

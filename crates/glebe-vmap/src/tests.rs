@@ -16,7 +16,6 @@ fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Makes a file whose pages have their number at both ends.
 fn numbered(pages: u64) -> Arc<MemFile> {
     let file = Arc::new(MemFile::new(bytes(pages)).unwrap());
     let all = Space::new(bytes(pages)).unwrap().view(&file, &[extent(0, pages)]).unwrap();

@@ -16,11 +16,11 @@ use super::{Error, MemFile};
 use glebe_os::internal::sys::memory::peek::{peek, poke};
 use glebe_os::units::{Bytes, Pages};
 
-/// Pages of a file, mapped side by side until the view is dropped.
+/// Pages of a file, mapped side by side.
 #[derive(Debug)]
 pub struct View {
     space: Arc<Inner>,
-    /// Keeps the file, because its last owner frees its pages.
+    /// Keeps the file's pages, which its last owner frees.
     _file: Arc<MemFile>,
     taken: Taken,
     addr: usize,

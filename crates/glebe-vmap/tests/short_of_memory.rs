@@ -21,7 +21,6 @@ fn mapped_bytes() -> u64 {
     pages * page_size().bytes().get()
 }
 
-/// Limits further address space to `more` bytes during `body`.
 fn within<T>(more: u64, body: impl FnOnce() -> T) -> T {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `getrlimit` writes a local.

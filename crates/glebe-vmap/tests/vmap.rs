@@ -58,7 +58,6 @@ fn at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost() {
     }
     assert!(text.contains("vm.max_map_count"), "{text}");
     assert_eq!((space.usage().mappings, space.usage().free), (0, bytes(4 * limit)));
-    // A small view works, and a larger view after `others` is dropped.
     let small = space.view(&file, &scattered(8)).unwrap();
     assert_eq!(small.len(), bytes(8));
     drop(others);

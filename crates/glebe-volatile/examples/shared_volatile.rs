@@ -1,5 +1,5 @@
 //! Two processes share a cache of rendered bytes. One process is killed while it uses entries. The
-//! other purges entries, before and after, and renders them again.
+//! other purges entries before and after the kill, and renders them again.
 //!
 //! `shared_volatile [FILE]` makes `FILE` on tmpfs and removes it at the end. Without `FILE` the
 //! cache is a memfd, opened by its name below `/proc`.
@@ -42,7 +42,7 @@ fn read(cache: &Shared, entry: u64, bytes: &mut [u8]) -> Outcome<bool> {
     Ok(is_lost)
 }
 
-/// Runs in the other process: fills the second half, and is killed with pins in the first.
+/// Fills the second half of the cache, then keeps pins in the first until killed.
 fn work(path: &Path) -> Outcome<()> {
     let cache = Shared::options().open(path)?;
     for entry in ENTRIES / 2..ENTRIES {

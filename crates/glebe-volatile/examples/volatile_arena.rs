@@ -1,5 +1,6 @@
 //! A scratch arena on volatile memory. The end of a request marks the arena's memory instead of
-//! freeing it. The next request finds most pages without faults, unless memory was short.
+//! freeing it. Unless memory was short, the next request finds most pages still there, without page
+//! faults.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Caches tiles (pieces of files, turned into pixels) in volatile memory. Makes only lost pages
+//! Caches tiles (pieces of files, turned into pixels) in volatile memory, and makes only lost pages
 //! again.
 //!
 //! `volatile_tiles [DIR]` reads `DIR`, or the library's sources. In a tight memory cgroup
@@ -170,8 +170,7 @@ fn main() -> Outcome<()> {
             "first" if made != pages => {
                 return Err("tiles were there before they were made".into());
             }
-            // The kernel may take more pages than were dropped, so only fewer made pages are an
-            // error.
+            // Pages made may exceed pages dropped, because the kernel may take pages too.
             round if round.starts_with("after") && (of_dropped == 0 || made < of_dropped) => {
                 return Err("tiles were there after they were dropped".into());
             }

@@ -3,13 +3,12 @@
 //! `NoHugePages` forbids huge pages, because making one would undo a mark. Its drop allows them
 //! where they were allowed before.
 //!
-//! The scan engine *arms* (registers with the userfaultfd) only marked parts. A hole gets the page
-//! of zeros first, because it would look lost. [`Budget`] counts armed ranges, because each may
-//! split a mapping in three. A new mapping over an armed part is not armed; a call to fill it fails
-//! with ENOENT.
+//! The scan engine *arms* (registers with the userfaultfd) only marked parts. Holes get the page of
+//! zeros first, because an armed hole counts as lost. [`Budget`] counts armed ranges, because each
+//! may split a mapping in three. A new mapping over an armed part is not armed; a call to fill it
+//! fails with ENOENT.
 //!
-//! Unit: base pages from the region's start. Lock: the region's. Sources: ioctl_userfaultfd(2),
-//! madvise(2).
+//! Unit: base pages from the region's start. Lock: the region's.
 //!
 //! # Safety
 //! The caller of `Options::build_over` promised to leave marked memory to the region.
@@ -67,8 +66,8 @@ impl Adopted {
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
                 .and_then(|()| uffd.arm(addr, len))
-                // Makes fork copy the mapping even if it was never written; otherwise a child would
-                // find holes.
+                // Makes fork copy the page tables even if no page was written; otherwise a child
+                // would find holes.
                 .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
         };
         made.map_err(|error| {
@@ -77,8 +76,8 @@ impl Adopted {
         })
     }
 
-    /// Disarms `pages`. If the kernel refuses the split, which the budget prevents, later holes
-    /// raise SIGBUS.
+    /// Disarms `pages`. Touches of later holes raise SIGBUS if the kernel refuses, which the budget
+    /// should prevent.
     pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
         let (addr, len) = pages.place(self.base, self.page);

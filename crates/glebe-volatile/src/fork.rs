@@ -59,7 +59,7 @@ pub(super) fn enter(region: &Arc<Locked>) -> ListedRegion {
 
 impl Drop for ListedRegion {
     fn drop(&mut self) {
-        // In a child cloned without the step, the list may stay locked.
+        // Skips a child cloned without the step, where the list may stay locked.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr() != self.0);

@@ -71,8 +71,8 @@ impl Options {
     /// the page. *tag* never calls `refill`.
     ///
     /// The first region with a callback installs glebe's SIGBUS handler. Install your own handlers
-    /// before. Building fails with [`Error::HandlerCovered`] if a later handler is in front.
-    /// Handlers installed after the build must pass on signals that are not theirs.
+    /// before. Building fails with [`Error::HandlerCovered`] if another handler runs before
+    /// glebe's. Handlers installed after the build must pass on signals that are not theirs.
     ///
     /// # Safety
     /// While the region exists, any thread may call `refill` with `data` in a signal handler.
@@ -100,7 +100,8 @@ impl Options {
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let whole = whole.ok_or(too_long)?;
-        // Otherwise the kernel would refuse locked memory only after it populated the whole region.
+        // Checks now, because the kernel refuses locked memory only after it populated the whole
+        // region.
         if let Some(addr) = commit::locked_page()? {
             return Err(Refusal::Locked { at: addr }.into());
         }

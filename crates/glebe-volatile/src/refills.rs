@@ -1,7 +1,7 @@
 //! [`Refills`] tells caches whether they may fill up again after they lost memory.
 //!
-//! Without a ban, caches would use the shed memory again at once. A ban expires, because the
-//! watcher may have ended or be missing in a forked child. No lock.
+//! Without a ban, caches would use the shed memory again at once. A ban expires, because the thread
+//! that would lift it may have ended. No lock.
 //!
 //! ```text
 //! until   milliseconds since the value was made   0 = allowed

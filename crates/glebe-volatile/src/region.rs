@@ -1,5 +1,5 @@
 //! [`Region`] owns the mapping, the lock of its state, and counters. Unit: base pages from its
-//! start. Cost: the engine's, plus O(log n) for n marked ranges.
+//! start.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -253,7 +253,6 @@ impl Region {
         }
     }
 
-    /// Returns two counts of resident pages: reclaimable ones and the others.
     fn in_rss(&self) -> (Pages, Pages) {
         let range = self.addr()..self.addr() + self.len().as_usize();
         let usage = vma::usage(&range).unwrap_or_default();

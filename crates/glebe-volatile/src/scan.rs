@@ -113,7 +113,7 @@ impl Scan {
         &self.kernel.uffd
     }
 
-    /// Arms `pages`. The caller fills the holes of unmarked pages, which would raise SIGBUS.
+    /// The caller fills the holes of unmarked pages, which would raise SIGBUS.
     pub(super) fn arm(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: the range is the region's.
@@ -163,8 +163,8 @@ impl Scan {
         }
     }
 
-    /// Unmarks `parts` and returns the lost pages, now zeros. On an error all stay marked, though
-    /// the kernel may free fewer of them.
+    /// Unmarks `parts` and returns the lost pages, now zeros. On an error all count as marked, but
+    /// the kernel may be unable to free some.
     #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         match parts {
@@ -178,8 +178,7 @@ impl Scan {
     #[cold]
     fn unmark_any(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         self.unmark_all(parts).or_else(|error| {
-            // Retries without mappings that the program made over `parts`: they are not the
-            // region's.
+            // Retries without the program's new mappings, which are not the region's.
             let ours = self.still_armed(parts)?;
             if ours == parts {
                 return Err(error);

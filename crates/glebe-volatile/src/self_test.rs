@@ -2,9 +2,9 @@
 //! mark.
 //!
 //! The test marks pages (`MADV_FREE`), writes every other one again, and makes the kernel reclaim
-//! all. Releases before Linux 6.1 are refused, because the test cannot rule out purges of written
-//! pages after a fork (arm64, before 5.10). If the kernel refuses a call, the test passes, because
-//! a mark will meet the same refusal.
+//! all. Releases before Linux 6.1 are always refused: some (arm64, before 5.10) purge pages written
+//! after a fork, which the test does not try. If the kernel refuses a call, the test passes,
+//! because a mark will meet the same refusal.
 
 use super::Error;
 use glebe_os::error::OsError;

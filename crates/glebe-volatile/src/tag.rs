@@ -53,7 +53,7 @@ pub(super) struct Tag {
     secret: u64,
     saved: Box<[MappedWord]>,
     tagged: Bitmap,
-    /// Pages marked without a tag. Pages in neither bitmap held no memory when they were marked.
+    /// Pages marked without a tag. Marked pages in neither bitmap held no memory at the mark.
     untagged: Bitmap,
     is_own: bool,
     spares_tags: bool,
@@ -108,8 +108,7 @@ impl Tag {
                 self.offer(run)
             }
         });
-        // Continues after a refusal: the pages count as marked, and `drop_pages` drops only pages
-        // in a bitmap.
+        // Continues after a refusal, because `drop_pages` can drop only pages in a bitmap.
         offered.fold(Ok(()), Result::and)
     }
 

@@ -56,7 +56,6 @@ fn bytes_of(pages: &Range<u64>) -> Range<Bytes> {
     bytes(pages.start)..bytes(pages.end)
 }
 
-/// Returns a page that repeats one nonzero word, distinct for each page and version.
 fn contents(page: u64, version: u64) -> Vec<u8> {
     let word = (page << 40 | version << 8 | 0x5A).to_ne_bytes();
     word.repeat(bytes(1).as_usize() / word.len())

@@ -37,7 +37,6 @@ impl Strings {
         Ok(Self { pool, shared: HashMap::with_capacity(STRINGS as usize) })
     }
 
-    /// The text is freed only after as many calls of `drop_one`.
     fn intern(&mut self, text: &str) -> Result<Handle, Error> {
         match self.shared.entry(hash(text.as_bytes())) {
             Entry::Vacant(place) => {

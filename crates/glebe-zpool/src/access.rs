@@ -211,7 +211,7 @@ impl ObjectPool {
     /// Removes an object.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`].
+    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`].
     #[inline]
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let (index, named) = self.of(handle)?;
@@ -222,7 +222,6 @@ impl ObjectPool {
         Ok(())
     }
 
-    /// Writes a pinned object to a new slot. Ends the pin in any case. Returns false on failure.
     pub(crate) fn restore(
         &self,
         (index, named): (u32, u32),

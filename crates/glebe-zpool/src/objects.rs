@@ -239,8 +239,8 @@ impl Objects {
         Ok(done.is_some())
     }
 
-    /// Changes the entry of an object if it satisfies `is`, and returns the old entry. If the
-    /// object has a slot, calls `then` and frees the slot.
+    /// Changes the entry of an object if the entry satisfies `is`, and returns the old entry. If
+    /// the object has a slot, calls `then` and frees the slot.
     #[inline]
     fn change(
         &self,

@@ -88,9 +88,9 @@ impl Options {
     /// Sets the most bytes that the pool may hold, including tables and codec states. By default,
     /// and with `u64::MAX`, there is no limit.
     ///
-    /// A pool reserves addresses for one to two times its limit or, without a limit, for twice the
-    /// memory available on the machine. If the process may have too few addresses (`RLIMIT_AS`), a
-    /// pool without a limit leaves about half of them free.
+    /// A pool reserves addresses for about twice its limit, or once if the kernel refuses that.
+    /// Without a limit, it reserves twice the memory available on the machine; if the kernel
+    /// refuses (`RLIMIT_AS`), so much less that about half of the process's addresses stay free.
     ///
     /// Zstd needs some hundred KiB for each concurrent thread. A pool that may not evict may exceed
     /// its limit by this memory.

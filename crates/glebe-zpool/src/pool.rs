@@ -129,7 +129,7 @@ impl ObjectPool {
         compact(&self.objects, budget)
     }
 
-    /// Changes the limit. A pool that holds more compacts and, if allowed, evicts.
+    /// Changes the limit. A pool that exceeds it compacts and, if allowed, evicts.
     ///
     /// # Errors
     /// [`Error::Forked`]; [`Error::LimitBelowHeld`]: the pool cannot shed enough. It keeps the old
@@ -189,7 +189,7 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::Rules`], [`Error::Classes`], [`Error::Codec`]; [`Error::LimitBelowHeld`]: an empty
-    /// pool exceeds the limit; [`Error::Os`]: the process may have too few addresses.
+    /// pool exceeds the limit; [`Error::Os`]: the kernel refuses the addresses.
     pub fn build(self) -> Result<ObjectPool, Error> {
         ObjectPool::new(&self)
     }

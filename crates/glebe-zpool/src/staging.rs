@@ -200,7 +200,7 @@ impl Staging {
     }
 
     /// Returns index and use number of each object of a sealed zspage, or nothing if more than
-    /// `quarters` quarters of its slots are in use.
+    /// `quarters` quarters of its slots ever used are in use.
     pub fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
         let Objects { memory, classes, .. } = &self.pool.objects;
         let class = classes.get(memory.zspages.about(zspage).class);

@@ -160,7 +160,6 @@ fn what_no_pool_takes() {
         Err(Error::BufferTooSmall { given: 3, len: 4 })
     ));
     for word in 0..64 {
-        // A handle that differs in one bit names no object of this pool.
         let Some(forged) = Handle::from_raw(handle.to_raw() ^ 1 << word) else { continue };
         assert!(matches!(pool.get(forged), Err(Error::Stale | Error::Foreign)), "bit {word}");
     }

@@ -1,5 +1,4 @@
-//! Tests the object pool through the public interface, as one program. A new file needs a `mod`
-//! line below.
+//! Tests the object pool through the public interface, as one program.
 //!
 //! Tests run side by side in one process. A test that counts or changes process-wide state, or that
 //! forks, must begin with `glebe_testing::alone!()`, because a child inherits locks of other tests.

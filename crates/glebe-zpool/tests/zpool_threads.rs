@@ -25,7 +25,6 @@ impl Rng {
     }
 }
 
-/// Writes number and version to `buf`, then bytes that follow from both.
 fn bytes_of(whose: u64, version: u64, len: usize, buf: &mut Vec<u8>) {
     let tag = whose << 40 | version;
     buf.clear();

@@ -17,7 +17,6 @@ use glebe_testing::time::{slowed, storm};
 use glebe_testing::stressed::Stop;
 
 const LEFT: u64 = 8;
-/// Larger than the caches of a processor.
 const SOURCE_LEN: Bytes = Bytes::mib(64);
 /// Checks of each block. A copy that wrongly continues would finish between two checks.
 const LOOKS: usize = 4;

@@ -68,7 +68,6 @@ fn in_group(group: &Path) {
     }
 }
 
-/// Asserts that a reserve fits with its tables, and that every byte is usable.
 fn use_reserve() {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(240)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();

@@ -40,7 +40,6 @@ fn a_child_of_the_first_use_makes_its_own() {
     );
 }
 
-/// Returns true if `body` returns true in a child, before a time limit.
 fn says(body: impl FnOnce() -> bool) -> bool {
     in_child(|| u8::from(!body())) == ChildEnd::Exit(0)
 }

@@ -2,7 +2,7 @@
 //! or a few seconds during a search, without a call of the library.
 //!
 //! The tests compare the pool's persistent, idle and total pages, and repeat their steps if another
-//! program changes these. Each test runs alone and locks the pool against other tests, because any
+//! program changes these. Each test runs alone and locks the pool against other tests, because a
 //! call of the library would repair what a killed process left.
 //!
 //! # Safety
@@ -102,7 +102,6 @@ fn hold() -> ! {
     }
 }
 
-/// Forks a child that never calls the library and lives until its standard input ends.
 fn live_on_in_a_child() {
     let mut byte = 0_u8;
     // SAFETY: the child makes system calls only, and reads into a local.
@@ -119,7 +118,6 @@ fn drop_never<T>(memory: T) {
     std::mem::forget(memory);
 }
 
-/// Returns the number of kills of each kind.
 fn moments() -> u32 {
     let usual = if is_long() { 50 } else { 20 };
     std::env::var("GLEBE_TEST_KILLS").map_or(usual, |kills| kills.parse::<u32>().unwrap() / 2)

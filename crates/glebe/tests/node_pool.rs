@@ -11,7 +11,7 @@ use glebe_testing::turn::POOL;
 
 const BLOCKS: &str = "/sys/devices/system/memory";
 
-/// Idle pages added to a node. A drop removes them.
+/// Idle pages added to a node.
 pub struct Idle {
     file: PathBuf,
     before: u64,

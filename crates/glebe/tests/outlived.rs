@@ -1,5 +1,5 @@
 //! Tests that dropped memory is freed although a forked child still has descriptors of its files,
-//! never calls glebe, and lives on.
+//! and that a child's drop frees nothing.
 //!
 //! # Safety
 //! The children of fork and of a raw clone only sleep, or drop what they inherited.

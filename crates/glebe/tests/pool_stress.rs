@@ -1,5 +1,5 @@
-//! Tests that the hugetlb pool keeps its number of pages while processes change it, have calls
-//! refused, and are killed.
+//! Tests that the hugetlb pool has its old number of pages after processes changed it, had calls
+//! refused, and were killed.
 //!
 //! Calls are refused only with the feature `faults`, in a second round. The test locks the pool for
 //! itself, because other tests could take and keep pages.

@@ -402,8 +402,6 @@ fn under_load_no_byte_is_wrong_with_counted_writers() {
     stress(Writers::Counted);
 }
 
-/// Readers copy from pages that `shrink` removes and `grow` adds again. They must not crash or read
-/// other bytes.
 #[test]
 fn readers_live_while_the_memory_under_them_goes() {
     let reserve = reserve(Bytes::mib(8), Bytes::mib(2));

@@ -242,7 +242,7 @@ fn small_blocks_are_taken_from_under_a_stopped_writer() {
     let pool = reserve.page_cache().namespace("stopped").unwrap();
     let (put, blocks) = while_held(&pool, || {
         let mut blocks = Vec::new();
-        // Takes blocks of seven pages, then single pages; one block then has the writer's page.
+        // One of these blocks has the writer's page.
         while let Ok(block) = reserve.alloc(any(7)) {
             blocks.push(poisoned(block));
         }

@@ -41,8 +41,7 @@ fn key(random: &mut Random) -> u64 {
     random.below(end)
 }
 
-/// Returns a word of a block or page. The seed is the block's number, or the page's key and
-/// version.
+/// The seed is the block's number, or the page's key and version.
 fn word(seed: u64, at: usize) -> u64 {
     (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed.rotate_left(17)
 }

@@ -1,11 +1,10 @@
 //! Stresses pools of compressed objects with many threads, and checks every byte.
 //!
-//! Each `Kind` has a pool: two of ordinary memory (one evicts at its limit) and two on pages lent
-//! by a reserve (one moves displaced objects). Two *owners* per pool insert, read, replace and
-//! remove their own objects, whose contents they know; they also read the other owner's, and try
-//! removed handles, which must be refused. A *keeper* per pool compacts, evicts or sweeps. A
-//! first-class client takes blocks and checks them for stray writes. Every second forked child
-//! makes calls, which must be refused. Signals interrupt all threads.
+//! Each `Kind` has a pool. Two *owners* per pool insert, read, replace and remove their own
+//! objects, whose contents they know; they also read the other owner's, and try removed handles,
+//! which must be refused. A *keeper* per pool compacts, evicts or sweeps. A first-class client
+//! takes blocks and checks them for stray writes. Every second forked child makes calls, which must
+//! be refused. Signals interrupt all threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -50,7 +49,7 @@ struct Ground {
     slots: Vec<Slot>,
 }
 
-/// An object. Only its owner changes it.
+/// Only its owner changes it.
 #[derive(Default)]
 struct Slot {
     /// The raw handle, or zero.
@@ -181,7 +180,7 @@ struct Owner<'a> {
     first: u64,
     random: Random,
     removed: Vec<Handle>,
-    /// A borrowed object, its index, and its floor when it was borrowed.
+    /// A borrowed object, its index, and the least version that it may have.
     lent: Option<(Guard<'a>, u64, u64)>,
     bytes: Vec<u8>,
     expected: Vec<u8>,
@@ -382,7 +381,6 @@ fn fork_while(shared: &Shared, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Sets a bit for each call that was not refused as `Forked`.
 fn not_refused(store: &Store, page: &mut [u8]) -> u8 {
     let Some(handle) = Handle::from_raw(1) else { return 1 };
     let refused = [

@@ -133,7 +133,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
         }
     };
     assert!(is_mapped());
-    // Replaces glebe's handler by one that may not pass touches on to it.
+    // Replaces glebe's handler by one that perhaps does not call glebe's.
     let glebes = set_action(&mine);
     assert!(matches!(region.arm_thread(), Err(SwapError::HandlerCovered)));
     let made = Store::options().build_region(page, page);

@@ -1,5 +1,5 @@
 //! Tests a store as a program uses it: objects return unchanged, limits hold, bad calls change
-//! nothing. Compares random programs with a map.
+//! nothing.
 
 mod cost;
 mod idle;
@@ -37,7 +37,7 @@ enum Matter {
 
 const MATTERS: [Matter; 4] = [Matter::Zeros, Matter::Filled, Matter::Text, Matter::Noise];
 
-/// Returns the bytes of object `n`. Unless they are zeros, they differ for each `n`.
+/// Returns the bytes of object `n`, which differ for each `n`, except zeros and short objects.
 fn bytes_of(n: u64, len: usize, matter: Matter) -> Vec<u8> {
     let word = |at: u64| match matter {
         Matter::Zeros => 0,
@@ -110,7 +110,6 @@ fn new_objects_are_zeros_at_an_address_for_life() {
     assert_eq!((pin.as_ptr(), pin[page()], at.addr() % page()), (at, 7, 0));
     drop(pin);
     store.free(key).unwrap();
-    // Reuses the first object's addresses.
     let again = store.create(page() * 2).unwrap();
     assert_eq!(again.as_ptr(), at);
     assert!(again.iter().all(|byte| *byte == 0), "another object's bytes");

@@ -40,8 +40,8 @@ const OBJECTS: usize = 100;
 const SHARED: u64 = 40;
 const PATIENCE: Duration = Duration::from_secs(60);
 const USUAL: Duration = Duration::from_secs(3);
-/// Environment variables of a user to kill: its directory, the descriptors that send steps to its
-/// threads, and its policy.
+/// Environment variables of a user to kill: its directory, the descriptors by which its threads get
+/// steps (commands), and its policy.
 const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";
 const TALKS: &str = "GLEBE_SWAP_STORM_TALKS";
 const POLICY: &str = "GLEBE_SWAP_STORM_POLICY";

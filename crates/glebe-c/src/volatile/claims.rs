@@ -82,8 +82,8 @@ pub(super) fn hold_claims() -> MutexGuard<'static, Claims> {
     lock(&CLAIMS)
 }
 
-/// Sets or clears the mark of a thread that forks. A fork in a signal handler that interrupted a
-/// call deadlocks, as pthread_atfork(3) warns.
+/// Says whether the calling thread, which forks, counts as inside a call. A fork in a signal
+/// handler that interrupted a call deadlocks, as pthread_atfork(3) warns.
 pub(super) fn set_inside(is: bool) {
     let _ = IS_INSIDE.try_with(|inside| inside.set(is));
 }

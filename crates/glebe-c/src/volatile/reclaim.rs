@@ -73,7 +73,7 @@ fn work(reclaimer: &Reclaimer, mut budget: Budget) {
     }
 }
 
-/// Purges the bytes that the budget has too much. Returns a new budget if that freed memory.
+/// Purges the bytes that exceed the budget. Returns a new budget if that freed memory.
 fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, ReclaimError> {
     budget.set_held(held());
     reclaimer.poll()?;
@@ -86,7 +86,6 @@ fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, Reclai
     Ok(Some(new))
 }
 
-/// Purges up to `target` bytes. Returns true if that freed memory.
 fn frees(target: Bytes) -> bool {
     let Ok(_inside) = Inside::enter() else { return false };
     purge(target).is_ok_and(|freed| freed > Bytes::ZERO)

@@ -4,7 +4,7 @@
 //! reaches the kernel unchanged. For pages that this call made volatile, a SIGBUS handler with
 //! `SA_SIGINFO` gets the address of the page. `syscall` has any number of arguments; like the C
 //! library, the replacement always reads six. The header lists the machines where a variadic call
-//! passes them as other calls do. Source: syscall(2), sigaction(2).
+//! passes its arguments as other calls do. Source: syscall(2), sigaction(2).
 //!
 //! # Safety
 //! The callers vouch for their calls and handlers.

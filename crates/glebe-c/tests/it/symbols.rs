@@ -30,7 +30,6 @@ fn names(arguments: &[&str], library: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
 }
 
-/// Compares the exports with the headers. The message shows only the differences.
 fn are_the_functions(exported: &BTreeSet<String>, library: &str) {
     let declared = functions();
     let foreign: Vec<_> = exported.difference(&declared).take(9).collect();

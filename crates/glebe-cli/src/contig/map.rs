@@ -72,7 +72,8 @@ fn longest_free(uses: &[Use]) -> Range<usize> {
     })
 }
 
-/// Returns the bytes of a cell, and each row's start in bytes and cells. Skips rows without memory.
+/// Returns the bytes of a cell and, for each row, its start in bytes and its cells. Skips rows
+/// without memory.
 fn rows(block: Bytes, uses: &[Use], cells: usize) -> (Bytes, Vec<(Bytes, Vec<Use>)>) {
     let share = uses.len().div_ceil(cells * ROWS_MAX).max(1).next_power_of_two();
     let cell = Bytes::new(block.get().saturating_mul(share as u64));

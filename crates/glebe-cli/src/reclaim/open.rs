@@ -109,7 +109,7 @@ impl Open {
     }
 
     /// Warns if memory is short while all marked memory of the file is pinned. Repeats the warning
-    /// only after some was not pinned.
+    /// only after some marked memory was not pinned.
     fn tell_stuck(&mut self, look: &Look, judge: Judge<'_>) {
         let none_to_go = look.marked_bytes.iter().all(|bytes| *bytes == Bytes::ZERO);
         let is_stuck = none_to_go && look.pinned_bytes > Bytes::ZERO;

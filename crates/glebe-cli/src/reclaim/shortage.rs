@@ -76,7 +76,7 @@ impl Shortage {
         is_over
     }
 
-    /// Logs when the groups become unreadable, for a new reason, or readable again.
+    /// Logs when the groups become unreadable or readable again, and each new reason.
     pub fn groups(&mut self, watched: &Watched, log: Log) {
         let wrong = watched.limit.as_ref().err().cloned();
         if wrong != self.groups {

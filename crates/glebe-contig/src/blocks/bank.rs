@@ -20,7 +20,7 @@ pub struct Block {
     pub number: u64,
     /// Free bytes.
     pub free: Bytes,
-    /// Bytes used by programs and page cache.
+    /// Bytes neither free nor in hugetlb pools.
     pub used: Bytes,
     /// Bytes in hugetlb pools.
     pub drawn: Bytes,
@@ -55,11 +55,11 @@ pub struct Status {
 /// A change of the bank, made or planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Blocks, in the order of taking.
+    /// Numbers of the blocks, in the order of their change.
     pub blocks: Vec<u64>,
     /// Bytes of all blocks.
     pub len: Bytes,
-    /// Repairs made, and why fewer blocks came.
+    /// Repairs made, and reasons for fewer blocks.
     pub notes: Vec<String>,
 }
 
@@ -72,8 +72,8 @@ fn begin() -> Result<BlockWork, Error> {
 ///
 /// # Errors
 /// [`Error::ZeroLength`], [`Error::NoBlocks`], [`Error::TooMuchMovable`],
-/// [`Error::NoRoomToEvacuate`], [`Error::BlocksShort`], [`Error::BlocksStuck`]; the kernel's
-/// errors.
+/// [`Error::NoRoomToEvacuate`], [`Error::BlocksShort`], [`Error::BlocksStuck`]; errors of the lock
+/// and the kernel.
 pub fn add(len: Bytes, dry_run: bool) -> Result<Change, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
@@ -124,10 +124,10 @@ fn add_stretch(
 }
 
 /// Gives blocks of `len` bytes, or all, back to the kernel, fewest used pages first. Blocks with
-/// hugetlb pages stay, and blocks that resist.
+/// hugetlb pages stay, and blocks that cannot be emptied.
 ///
 /// # Errors
-/// [`Error::NoBlocks`]; if the lock cannot be had.
+/// [`Error::NoBlocks`]; errors of the lock and the kernel.
 pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
     let mut work = begin()?;
     let size = work.blocks.size();
@@ -153,7 +153,7 @@ pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
     Ok(Change { blocks: dropped, len, notes: work.notes })
 }
 
-/// Returns the bank's blocks and their use.
+/// Repairs the record, and returns its blocks with their use.
 ///
 /// ```
 /// match glebe_contig::bank::status() {
@@ -163,7 +163,7 @@ pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
 /// ```
 ///
 /// # Errors
-/// [`Error::NoBlocks`]; if the lock cannot be had.
+/// [`Error::NoBlocks`]; errors of the lock and the kernel.
 pub fn status() -> Result<Status, Error> {
     let work = begin()?;
     Ok(Status {
@@ -175,8 +175,7 @@ pub fn status() -> Result<Status, Error> {
     })
 }
 
-/// Returns how much memory is movable. Any user may call it; only root learns by [`status`] which
-/// part is the bank's.
+/// Returns how much memory is movable. Any user may call it; [`status`] needs root.
 ///
 /// # Errors
 /// [`Error::NoBlocks`]; if the kernel does not list its memory blocks.

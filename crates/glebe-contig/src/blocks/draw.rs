@@ -1,8 +1,7 @@
 //! Takes the huge pages of evacuated blocks into the hugetlb pool.
 //!
 //! The kernel fills the pool from movable memory first, with the pages that were free longest. So
-//! the pool grows in steps, each a single write, until it has the wanted frames. Counts and frames
-//! are huge pages.
+//! the pool grows in steps until it has the wanted frames. Counts and frames are huge pages.
 
 use std::ops::Range;
 

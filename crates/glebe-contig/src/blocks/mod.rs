@@ -2,12 +2,12 @@
 //!
 //! [`build`] takes the fewest suitable adjacent blocks off line, which moves their pages elsewhere,
 //! puts them back as movable memory, and takes the huge pages of their frames. The kernel keeps the
-//! last pages of a zone, so one more block is evacuated if movable memory has nothing else free. On
-//! drop, blocks return to their zone.
+//! last pages of a zone, so one more block is evacuated if movable memory has too little free. On
+//! drop, blocks return to their zone, except the bank's.
 //!
-//! No block is touched if too little memory would be left, or too much movable. A record lists
-//! changed blocks ([`record`]) with their owners ([`owner`]), so that the next holder of the lock
-//! can repair them after a kill.
+//! No block is taken if too little memory would be left, or too much would be movable. A record
+//! ([`record`]) lists changed blocks with their owners ([`owner`]), so that the next holder of the
+//! lock can repair them after a kill.
 //!
 //! Lengths are bytes. Lock: the hugetlb pools'. Source: admin-guide/mm/memory-hotplug.
 
@@ -244,7 +244,7 @@ pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
 /// Mends memory blocks that killed processes left, and returns the repairs.
 ///
 /// # Errors
-/// If the lock cannot be had within `patience`, or the record cannot be read.
+/// [`Error::NoBlocks`]; if the lock cannot be had within `patience`; the kernel's errors.
 pub fn mend_blocks(patience: Duration) -> Result<Vec<String>, Error> {
     let place = Place::default();
     match has_record(&place) {

@@ -1,4 +1,5 @@
-//! [`Book`] is the machine's record of blocks. A claim shows that its process lives.
+//! [`Book`] is the machine's record of blocks. A claim on the lock file shows that its process
+//! lives.
 //!
 //! The file is used only under the hugetlb pools' lock.
 

@@ -35,11 +35,11 @@ pub(super) struct Wanted<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// The bank's, other movable blocks, the kernel's.
+    /// Blocks of the bank, other movable blocks, and blocks of the kernel.
     Anybodys,
-    /// Only the bank's, which an administrator allowed.
+    /// Only blocks of the bank, which an administrator allowed.
     Banks,
-    /// Only the kernel's, for the bank; fewer blocks suffice.
+    /// Only blocks of the kernel, for the bank; fewer than wanted suffice.
     Kernels,
 }
 

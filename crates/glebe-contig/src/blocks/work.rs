@@ -1,7 +1,7 @@
 //! [`BlockWork`] changes memory blocks, under the lock of the hugetlb pools.
 //!
 //! A call records each change first, so that the next holder of the lock can undo it. Blocks with
-//! hugetlb pages stay, because these would be moved or lost.
+//! hugetlb pages stay, because the pages would be moved or lost.
 
 use std::io::ErrorKind;
 use std::thread;
@@ -101,7 +101,7 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Takes `numbers` off line; after a failure, gives all back.
+    /// Takes `numbers` off line; if a block stays on line, gives all back.
     pub fn empty(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         let is_new = |number: &&u64| self.book.of(**number).is_none();
         let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
@@ -283,8 +283,8 @@ pub(super) fn machine_blocks() -> Result<MemoryBlocks, Error> {
     })
 }
 
-/// Returns true for the first or last block of a DMA zone. Without it the zone would shrink, and
-/// the kernel would put the block into another zone.
+/// Returns true for the first or last block of a DMA zone. Without this block the zone would
+/// shrink, so the kernel would put the returned block into another zone.
 fn is_border(all: &[MemoryBlock], at: usize) -> bool {
     let zone = all[at].zone;
     let of_zone = |other: Option<&MemoryBlock>| other.is_some_and(|other| other.zone == zone);

@@ -30,9 +30,9 @@ use glebe_os::units::Pages;
 /// Time limit under the lock after the growth; one step may exceed it.
 const TURN: Duration = Duration::from_millis(500);
 const STEP: u64 = 64;
-/// Pages added before the first check for an equally good run. Each check doubles the number.
+/// Pages added before the first check for an equally good run.
 const LOOK_FIRST: u64 = 256;
-/// Turns in a row without a new page that end the search.
+/// Turns in a row without a new page that end `draw`.
 const VAIN_MAX: u32 = 2;
 
 pub(super) type Seen = (BTreeSet<u64>, Pages);

@@ -14,7 +14,6 @@ use glebe_os::units::{Bytes, PageSize};
 const LEAVE: Bytes = Bytes::gib(1);
 const LEAVE_SHARE: u64 = 10;
 const TIME: Duration = Duration::from_secs(2);
-/// Most wall time, as a multiple of the processor time.
 const WALL_TIMES: u32 = 5;
 const REQUIRED: u32 = 3;
 

@@ -1,10 +1,11 @@
 //! Puts huge pages in physical order.
 //!
 //! [`Builder::map_in_order`] keeps the fewest runs that suffice. Private pages are moved, at 8 µs
-//! and one kernel mapping (VMA) a stretch.
+//! and one kernel mapping (VMA) a stretch of adjacent pages.
 //!
-//! Pages of a file are freed by descending frame and taken again, because a pool hands out the page
-//! freed last first. The kernel does not promise this, so the result is compared with the plan.
+//! Pages of a file, or of too many stretches, are freed by descending frame and taken again,
+//! because a pool hands out the page freed last first. The kernel does not promise this, so the
+//! result is compared with the plan.
 
 use super::held::HeldPages;
 use super::{Builder, Order, STRETCHES_MAX};

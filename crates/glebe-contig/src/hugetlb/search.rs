@@ -6,7 +6,7 @@
 //!    ([`draw`](super::draw)); if the run is still missing, compact once and repeat this;
 //! 4. split pages of the next larger size;
 //! 5. take the missing pages in the pool's order;
-//! 6. if frames are hidden or no page may be chosen, take ever more pages.
+//! 6. take ever more pages, if none may be chosen or idle pages are left.
 //!
 //! Counts and frames are huge pages.
 
@@ -77,7 +77,7 @@ impl Builder<'_> {
         self.options.required.is_some_and(|required| required > self.longest_in_hand())
     }
 
-    /// Takes idle pages. Ignores the deadline if they may contain the required run.
+    /// Ignores the deadline if idle pages may contain the required run.
     fn take_idle_first(&mut self, frames: Option<&Frames>) -> Result<(), Error> {
         let until = self.until;
         if let (Some(frames), Some(required), true) =
@@ -93,8 +93,7 @@ impl Builder<'_> {
         taken
     }
 
-    /// Takes the missing pages. While the required run is missing, takes them in steps, and refuses
-    /// if time runs out.
+    /// While the required run is missing, takes pages in steps, and refuses if time runs out.
     fn take_missing(&mut self) -> Result<(), Error> {
         let size = self.pool.size();
         let missing = |this: &Self| this.pages.saturating_sub(this.held.pages());
@@ -119,7 +118,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns true if the missing pages can come in time; `step` pages take `pace`.
+    /// Returns true if enough missing pages can come in time; `step` pages take `pace`.
     fn has_time_at(&mut self, pace: Duration, step: u64, missing: u64) -> bool {
         let size = self.pool.size();
         let run = self.options.required.map_or(missing, |run| run.pages_up(size).get());

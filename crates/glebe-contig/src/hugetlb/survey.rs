@@ -19,8 +19,9 @@ fn base_pages(size: PageSize) -> Pages {
     size.bytes().pages_down(page_size())
 }
 
-/// Returns free huge pages that satisfy `may`, longest runs first, until a run has `run` pages and
-/// all have `pages`, or `is_over`. Pages `in_hand` count as free, but are not returned.
+/// Searches the longest runs first for free huge pages that satisfy `may`, until one run has `run`
+/// pages and all together have `pages`, or `is_over`. Pages `in_hand` count as free, but are not
+/// returned.
 pub(super) fn free_pages(
     frames: &Frames,
     size: PageSize,

@@ -1,7 +1,7 @@
 //! Checks the bell with the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
-//! A keeper that nobody wakes is a deadlock. The last model must fail, because it reads the
-//! counters without adding zero.
+//! The checker reports a keeper that nobody wakes as a deadlock. The last model must fail, because
+//! it reads the counters without adding zero.
 
 use std::sync::Arc;
 

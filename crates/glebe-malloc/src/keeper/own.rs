@@ -2,7 +2,7 @@
 //!
 //! In the heap, a second thread's first small object would take a chunk of 32 MiB, and larger
 //! objects would then need memory elsewhere: a fifth more in a heap of 100 MiB. A pool in zeroed
-//! static data has pieces of powers of two, with a free list for each. malloc(3) serves other
+//! static data has pieces of powers of two, with a free list for each size. malloc(3) serves other
 //! threads, and objects that do not fit.
 //!
 //! # Safety

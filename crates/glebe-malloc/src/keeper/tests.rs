@@ -1,4 +1,4 @@
-//! Tests the keeper's work without its thread: it allocates nothing, and acts on readings.
+//! Tests the keeper's work without its thread: the work allocates nothing, and follows readings.
 #![allow(unsafe_code)] // Safety: the allocator passes every call to the system's.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,5 @@
-//! [`Counters`] has totals of slices that changed state; current counts are differences of these.
+//! [`Counters`] has totals of slices that changed state, and of calls. Current numbers of slices
+//! are differences of totals.
 //!
 //! The counters only rise, so a concurrent reader's error never lasts. The totals of slices share a
 //! cache line.
@@ -53,7 +54,6 @@ counters! {
     refused,
 }
 
-/// Adds without ordering.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, slices: usize) {

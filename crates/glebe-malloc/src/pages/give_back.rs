@@ -6,7 +6,7 @@
 //! looked at. Source: madvise(2), mincore(2).
 //!
 //! # Safety
-//! Calls change only claimed slices, which no other thread touches or needs.
+//! System calls change only claimed slices, which no other thread touches or needs.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -146,9 +146,9 @@ impl Space {
         true
     }
 
-    /// Looks at marked memory. A marked slice without resident pages counts as lost and is dropped,
-    /// because old contents might return from swap: the kernel cannot mark pages that a child
-    /// shares.
+    /// Looks at marked memory. A marked slice without resident pages counts as lost, and is dropped
+    /// so that it reads as zeros: if a child shared its pages, the kernel did not mark them and may
+    /// have swapped them out.
     pub fn look_at_volatile(&self) -> Left {
         self.look(|| Some(self.hold()))
     }
@@ -166,7 +166,6 @@ impl Space {
             let slices = nth * UNIT_SLICES..(nth + 1) * UNIT_SLICES;
             let is_marked = |nth: &usize| self.states()[*nth].get() == Slice::Volatile;
             if slices.clone().any(|nth| is_marked(&nth)) {
-                // Blocks signals, because a handler that forks takes the right.
                 let _blocked = Blocked::new();
                 let held = hold();
                 self.look_at_unit(slices, held.is_some(), &mut left);

@@ -2,11 +2,11 @@
 //!
 //! Marking a part of a huge page splits it, so a unit waits until all of it is free. Without huge
 //! pages, runs of slices are marked. Memory that a child may share is dropped, because the kernel
-//! would keep it for the child. Lock: the right to claim slices, a unit at a time. Cost: two loads
-//! per unit, some µs per marked unit. Source: madvise(2).
+//! would keep it for the child. Lock: the right to claim slices, a unit at a time. Cost: some loads
+//! per unchanged unit, some µs per marked unit. Source: madvise(2).
 //!
 //! # Safety
-//! Calls change only claimed slices, which no other thread touches or needs.
+//! System calls change only claimed slices, which no other thread touches or needs.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

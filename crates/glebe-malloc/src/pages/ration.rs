@@ -27,7 +27,7 @@ const ALL: u64 = u64::MAX;
 /// Maximum units before the first look. A heap of this size has a keeper.
 const FIRST: u64 = (32 << 20) / UNIT as u64;
 /// Room left to base pages: a part of the limit (a shift), within bounds. `LEFT_MIN` also covers
-/// threads that touch one unit at once, because each briefly fills a huge page.
+/// threads that touch one unit at the same time, because each briefly fills a huge page of its own.
 const LEFT_SHIFT: u32 = 1;
 const LEFT_MIN: Bytes = Bytes::mib(256);
 const LEFT_MAX: Bytes = Bytes::gib(1);
@@ -43,7 +43,7 @@ impl Default for Ration {
 }
 
 impl Ration {
-    /// Begins to count below `limit`; a keeper must follow.
+    /// Begins to count, with few units. A keeper must follow, which sets the number.
     pub(crate) fn begin(&self, limit: Option<Bytes>) {
         let units = limit.map_or(FIRST, |limit| units_in(limit, limit));
         self.0.store(units.min(FIRST), Ordering::Relaxed);
@@ -75,7 +75,6 @@ fn units_in(room: Bytes, limit: Bytes) -> u64 {
 }
 
 impl Space {
-    /// Notes that whole units were advised to have base pages.
     pub(crate) fn have_base_pages(&self, slices: Range<usize>) {
         let units = &self.units()[slices.start / UNIT_SLICES..slices.end / UNIT_SLICES];
         units.iter().for_each(|unit| unit.set_base_pages(true));

@@ -12,7 +12,7 @@
 //! settled slices, or the waiter.
 //!
 //! Nobody waits for a holder of another process, a thread that a raw clone(2) left behind. Lock:
-//! taken last; the holder neither allocates nor takes another lock.
+//! taken last; the holder neither allocates nor waits for another lock.
 
 use crate::sync::{wait, wake_all, AtomicU64, FutexWord, Ordering};
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: while a run exists, its slices are `Marking`, and nobody else touches them. Its drop
 //! restores their states, unless [`Run::settle`] chose others. A run is at most a unit. Cost: an
-//! exchange per slice, and one to ring.
+//! exchange and a store per slice, and an addition.
 
 use std::ops::Range;
 
@@ -20,8 +20,8 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Claims slices from `start` to `end`, the unit's end or the first that does not fit. The
-    /// caller holds the right.
+    /// Claims slices from `start` on, until `end`, the unit's end or the first slice that cannot be
+    /// claimed. The caller holds the right.
     pub fn claim(space: &'a Space, start: usize, end: usize, fits: impl Fn(Slice) -> bool) -> Self {
         let end = end.min((start / UNIT_SLICES + 1) * UNIT_SLICES);
         let mut run = Self { space, start, next: [Slice::Gone; UNIT_SLICES], len: 0 };

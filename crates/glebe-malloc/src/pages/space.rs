@@ -1,9 +1,9 @@
-//! [`Space`] is a reservation of addresses, the table of its slices, and their owners' changes.
+//! [`Space`] is a reservation of addresses with a table of its slices, which owners take and free.
 //!
 //! Invariants: slices below `opened` may be touched; a unit's word counts its slices in use, once
 //! changes are done. Lengths are in slices unless a name says bytes. Cost: an exchange or store per
-//! slice and two additions; a system call for each first use of 32 MiB. Lock: [`Right`], for system
-//! calls on memory.
+//! slice and some additions; a system call for each first use of 32 MiB. Lock: [`Right`], for
+//! system calls on memory.
 //!
 //! ```text
 //!   | slack | units of 2 MiB, reserved ...                  | this struct, units, states |
@@ -92,7 +92,7 @@ impl Space {
         let head = base + units * UNIT;
         // SAFETY: the range is within the new reservation.
         if let Err(refused) = unsafe { lean::make_writable(head, table) } {
-            // SAFETY: nobody knows the reservation.
+            // SAFETY: nobody else uses the reservation.
             unsafe { lean::unreserve(at, whole) };
             return Err(refused);
         }

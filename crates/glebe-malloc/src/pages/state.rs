@@ -112,7 +112,7 @@ impl State {
     pub fn free(&self, turn: Turn) -> bool {
         let was_live = self.0.load(Ordering::Relaxed) == LIVE;
         if was_live {
-            // Nobody else changes a live slice. The owner's writes precede the next use.
+            // Nobody else changes a live slice. The owner's writes come before the next use.
             self.0.store(HOT | turn.0, Ordering::Release);
         }
         was_live

@@ -226,7 +226,7 @@ fn what_the_kernel_took_is_found_and_counts_as_gone() {
     assert_eq!(space.mark(BASE).slices, 2 * UNIT_SLICES);
     let all = 2 * UNIT_SLICES * SLICE;
     assert_eq!(space.look_at_volatile().resident, all);
-    // Repeats, because the kernel may pass over pages for a while.
+    // Repeats the reclaim, because the kernel may at first skip pages.
     let begin = Instant::now();
     let left = loop {
         reclaim(space, 0..UNIT_SLICES);

@@ -14,7 +14,7 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Unit {
     word: AtomicU32,
-    /// Frees at the keeper's last look. Only the keeper uses it.
+    /// Number of frees when the keeper last found no slice too young. Only the keeper uses it.
     pub(super) seen: AtomicU32,
     /// A bit per slice: marked, and not dropped since. The right's holder changes it.
     pub(super) listed: AtomicU32,

@@ -1,4 +1,4 @@
-//! Tests the heap of a process: thread, marks, reuse, trims, and lesser machines and limits.
+//! Tests the heap of a process: thread, marks, reuse, trims, limits, and settings.
 #![allow(unsafe_code)] // Safety: each call is on memory or limits of this process.
 
 use std::fs::File;

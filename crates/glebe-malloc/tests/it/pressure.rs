@@ -27,7 +27,7 @@ fn group() -> Option<Group> {
     }
 }
 
-/// A child that runs the test of this name in a role.
+/// A child process that runs one test in a role.
 struct Player {
     child: Child,
     told: BufReader<ChildStdout>,

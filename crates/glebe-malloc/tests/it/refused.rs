@@ -12,7 +12,7 @@ const FREE: u32 = libc::MADV_FREE as u32;
 const DROP: [u32; 2] = [libc::MADV_DONTNEED as u32, libc::MADV_DONTNEED_LOCKED as u32];
 
 /// Makes the kernel refuse a call with one of these third arguments (empty: any), in this thread
-/// and its new threads. Returns false without filters.
+/// and its new threads. Returns false if the kernel has no filters.
 fn refuse(call: libc::c_long, third: &[u32], number: i32) -> bool {
     let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -45,7 +45,6 @@ fn refuse(call: libc::c_long, third: &[u32], number: i32) -> bool {
     is_made
 }
 
-/// Frees objects; errno stays.
 fn free_all(objects: Vec<Object>) {
     for object in objects {
         errno::set(77);

@@ -120,8 +120,8 @@ impl Mapping {
         Self::owned(addr, len, page, Some(file)).shown(visibility)
     }
 
-    /// Maps `len` bytes of a file from `offset` on, at a multiple of `align`. Both are whole pages.
-    /// An access to a hole punched later finds zeros; one beyond a shortened file raises SIGBUS.
+    /// Maps `len` bytes of a file from `offset` on, both whole pages, at a multiple of `align`. An
+    /// access to a hole punched later finds zeros; beyond a shortened file it raises SIGBUS.
     pub fn part_of(
         file: &File,
         offset: Bytes,
@@ -147,7 +147,7 @@ impl Mapping {
     /// them.
     ///
     /// # Safety
-    /// The bytes stay accessible, and no reference to them exists, before the result is dropped.
+    /// The bytes stay accessible, and no reference to them exists, until the result is dropped.
     pub unsafe fn borrowed(addr: usize, len: Bytes) -> Self {
         let mut mapping = Self::owned(addr, len, page_size(), None);
         mapping.is_borrowed = true;

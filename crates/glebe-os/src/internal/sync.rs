@@ -1,7 +1,7 @@
 //! Atomics and locks of the standard library or, under `--cfg loom`, of the model checker.
 //!
 //! In this crate, only this module and tests name `std::sync::atomic` and `std::sync::Mutex`.
-//! `First` replaces `OnceLock`, which may make a forked child wait for ever.
+//! `First` replaces `OnceLock::get_or_init`, which may make a forked child wait for ever.
 
 mod first;
 mod list;

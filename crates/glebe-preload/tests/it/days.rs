@@ -150,7 +150,6 @@ fn a_thread_is_there_whatever_starts_it_and_however_much_it_has_of_its_own() {
     said(&large, "", "", &[]).are(&[("keeper", 1)]);
 }
 
-/// The keeper still knows its group's limit after chroot(2) has hidden the group's files.
 #[test]
 fn after_chroot_the_group_stays_known() {
     let Some(program) = program() else { return };

@@ -52,7 +52,6 @@ fn constructors_and_destructors_of_others_allocate() {
     }
 }
 
-/// Another library replaces functions that the allocator calls, and allocates in them.
 #[test]
 fn what_stands_in_for_the_allocators_calls_may_allocate() {
     if !has("cc") {

@@ -27,7 +27,6 @@ fn operators_of_the_programs_own() {
     operators(&["-std=c++17", "-DOWN", "-Wno-sized-deallocation"]);
 }
 
-/// The C++ library comes with a plugin, outside the loader's search order.
 #[test]
 fn a_library_that_only_a_plugin_has() {
     if !has("c++") || !has("cc") {

@@ -78,7 +78,6 @@ fn every_block_is_as_it_was_left_where_memory_is_short() {
     }
 }
 
-/// Slices are used again while a call drops them.
 #[test]
 fn what_is_used_again_while_it_is_given_back() {
     let Some(program) = compiled("churn.c", &[]) else { return };

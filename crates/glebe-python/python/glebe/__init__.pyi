@@ -64,12 +64,12 @@ class Reserve:
     ) -> Block:
         """Takes a physically contiguous block of `pages` pages, or of `bytes` rounded up to pages.
 
-        Takes pages from caches if necessary, and never waits for them; O(log n), microseconds.
-        `align`: pages, a power of two. The contents are unspecified unless `zeroed`. `any`: allows
-        a block that is contiguous only in virtual addresses.
+        Takes pages from caches if necessary; O(log n), microseconds. `align`: pages, a power of
+        two. The contents are unspecified unless `zeroed`. `any`: allows a block that is contiguous
+        only in virtual addresses.
 
-        Raises `NoRun` with the longest free run in pages, `errors.WouldWait`, `errors.BadArgument`
-        for a length of zero or another alignment.
+        Raises `errors.NoRun` with the longest free run in pages, `errors.BadArgument` for a length
+        of zero or another alignment.
         """
 
     def promise(
@@ -127,8 +127,7 @@ class Reserve:
 
 @final
 class Block(Buffer):
-    """Contiguous pages of a reserve, which only the caller uses until it frees them; a writable
-    buffer.
+    """Pages of a reserve, which only the caller uses until it frees them; a writable buffer.
 
     `free()` and the end of `with` raise `BufferError` while arrays or views of the block exist.
     In a forked child inherited arrays read as zeros, and a `RuntimeWarning` says so.

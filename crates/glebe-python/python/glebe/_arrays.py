@@ -1,8 +1,8 @@
 """Packs NumPy arrays into bytes and back, with their class, type, shape and order.
 
 A form is a tuple that says how to make an array from its bytes: `(kind, array, mask, options)`.
-`array` and `mask` are `(dtype, shape, axes)`: the shape in the order in which the axes are in
-memory, and the permutation that restores their order, or `None` for C order.
+`array` and, unless it is `None`, `mask` are `(dtype, shape, axes)`: the shape in the order in which
+the axes are in memory, and the permutation that restores their order, or `None` for C order.
 """
 
 import pickle
@@ -14,8 +14,8 @@ _ARRAY, _CLASS, _MASKED, _SCALAR = range(4)
 def pack(value, by):
     """Returns the bytes of a NumPy array or scalar as a buffer, and its form.
 
-    Raises a `TypeError` that begins with `by` for Python objects, and for classes that would not
-    come back.
+    Raises a `TypeError` that begins with `by` for Python objects, and for classes that
+    `unpack` cannot restore.
     """
     import numpy
 

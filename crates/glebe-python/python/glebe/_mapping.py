@@ -59,7 +59,7 @@ class Cache(_glebe.Cache, MutableMapping):
         return _Values(self)
 
     def pop(self, key, default=_ABSENT, /):
-        """Removes a key. Returns its value, or else `default`. Raises `KeyError` without both."""
+        """Removes a key. Returns its value, or else `default`. Raises `KeyError` without either."""
         value = self.get(key, _ABSENT)
         try:
             del self[key]

@@ -1,4 +1,4 @@
-"""The errors of glebe. Each text names what was asked for, the value and the limit."""
+"""The errors of glebe. The texts name values and limits, if there are any."""
 
 
 class Error(Exception):
@@ -14,7 +14,7 @@ class Forked(Error, RuntimeError):
 
 
 class NoMemory(Error, MemoryError):
-    """The machine, a cgroup, a pool or a limit has less. `available`: bytes, `None` if unknown."""
+    """The machine, a cgroup, a pool or a limit has too little. `available`: bytes or `None`."""
 
     available = None
 
@@ -50,7 +50,7 @@ class Budget(Error, MemoryError):
 
 
 class Stale(Error, LookupError):
-    """The key has no object in the store."""
+    """The key has no object in the store, or a dead one."""
 
 
 class Pinned(Error):

@@ -55,7 +55,8 @@ class Store:
         """
 
     def take(self, key: Key) -> bytes:
-        """Frees the object and returns its bytes. Raises the errors of `pin_mut`."""
+        """Frees the object and returns its bytes. Raises the errors of `pin_mut` except
+        `errors.Budget`."""
 
     def free(self, key: Key) -> None:
         """Frees the object.
@@ -70,12 +71,12 @@ class Store:
         """
 
     def will_need(self, key: Key) -> None:
-        """Brings the object into memory. Raises the errors of `pin`."""
+        """Brings the object into memory. Raises the errors of `pin`, but none if it is pinned for
+        writing."""
 
     def dead(self, key: Key) -> None:
-        """Says that the bytes are no longer needed. The key stays until the object is freed.
-
-        Raises `errors.Stale` for a key without an object, `errors.Pinned` for a pinned object.
+        """Says that the bytes are no longer needed: frees them now or with the last pin. The key
+        stays until the object is freed. Raises `errors.Stale` for a key without an object.
         """
 
     def stats(self) -> dict[str, int]:

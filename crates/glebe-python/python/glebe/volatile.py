@@ -65,7 +65,7 @@ class _Making:
         self.made = None  # (value, how to make the result from it), or None
 
     def wait(self):
-        """Returns `made` after the call. Does not wait for this thread or a parent process."""
+        """Waits for the call, unless this thread or a parent process makes it. Returns `made`."""
         if self.by[0] == getpid() and self.by[1] != get_ident():
             self.done.wait()
         return self.made

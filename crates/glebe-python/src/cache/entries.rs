@@ -4,7 +4,7 @@
 //! up to half a page is an object of the pool that all caches of a reserve share
 //! ([`small`](super::small)), so that one page holds many. Blocks or other values may take any page
 //! without a notice: the call that misses a page removes the entry. A put that makes the list long
-//! removes all entries whose first page is lost.
+//! removes all entries whose pool object or first page is lost.
 //!
 //! A put removes the old entry, copies the bytes in, and lists the new entry, so one thread at a
 //! time writes an object. A get copies without the lock and looks again: the bytes are one value
@@ -153,7 +153,8 @@ impl Shared {
         Ok(self.has_room(pages) && self.pages.put_run(object, 0, value)? == Put::Stored)
     }
 
-    /// Returns true if there may be room. Looks only if this is cheap compared with the copies.
+    /// Returns true if there may be room. Reads statistics only for a long value, whose copy costs
+    /// more than they do.
     fn has_room(&self, pages: u64) -> bool {
         if pages <= self.reserve.len().get() / PAGES_PER_LOOK {
             return true;

@@ -15,7 +15,7 @@ use crate::Result;
 
 /// Maximum ordinary memory in bytes.
 const STAGED_MAX: u64 = 4 << 20;
-/// Bytes of the reserve per byte of ordinary memory, if this allows less.
+/// Ordinary memory is also at most the reserve's bytes divided by this.
 const RESERVE_PER_STAGED: u64 = 64;
 
 #[derive(Default)]

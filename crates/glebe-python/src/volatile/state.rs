@@ -9,7 +9,6 @@ use std::ops::Range;
 use crate::{forks, Failure, Result};
 
 pub(super) struct State {
-    /// Marks by page.
     pub(super) is_marked: Vec<bool>,
     pub(super) marked: usize,
     pub(super) exports: usize,

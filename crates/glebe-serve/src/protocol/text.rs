@@ -41,7 +41,7 @@ fn command<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
         b"shutdown" => Command::Shutdown,
         b"debugtime" | b"cache_memlimit" | b"slabs" | b"lru" | b"lru_crawler" | b"watch"
         | b"extstore" | b"misbehave" => Command::Other { line, noreply: is_noreply(tokens) },
-        // An unknown command may have a value, whose bytes would be taken for commands.
+        // The rest of an HTTP request, or a value, would be taken for commands.
         _ if is_http(tokens) || is_noreply(tokens) => Command::Lost,
         _ => Command::wrong(UNKNOWN),
     }

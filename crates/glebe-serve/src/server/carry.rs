@@ -8,8 +8,8 @@ use super::execute::{Hands, Next, ANSWERS_MAX};
 use super::worker::READ;
 use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
-/// A command that needs more bytes is charged for them. An incomplete line never needs so many, so
-/// the command has a value.
+/// A command that needs more input bytes is charged for them. It has a value, because an incomplete
+/// line never needs so many bytes.
 const CHARGED: usize = KEYS_PIECE + 1;
 /// Maximum connections of a worker that wait for other connections' values, each at most for
 /// `PATIENCE`.

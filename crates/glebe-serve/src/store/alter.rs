@@ -1,6 +1,6 @@
-//! Deletes, touches, marks and counts items.
+//! Deletes, touches and empties items, marks items stale, and changes counters.
 //!
-//! Counting and clearing read the old item and release the lock, and start over if the item has
+//! Counting and emptying read the old item, release the lock, and start over if the item has
 //! changed since. The other changes keep the lock.
 
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ pub struct Count {
 /// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// The head now, and the counter's value.
+    /// The head, and a counter's new value; 0 for other changes.
     Done(Head, u64),
     /// The key is missing.
     NotFound,

@@ -13,8 +13,8 @@ use super::{count, Head, Refused, Room, Store};
 /// Maximum attempts to get pages. The first `PATIENCE` attempts evict nothing.
 pub(super) const TRIES: u32 = 64;
 const PATIENCE: u32 = 4;
-/// A store frees no more after this many segments beyond the bytes of its item. If a recall lowered
-/// the limit by more, other stores and the next tick free the rest.
+/// Storing an item frees no more after this many segments beyond the bytes of the item. If a recall
+/// lowered the limit by more, later stores and the next tick free the rest.
 const FREED_MAX: u64 = 4;
 /// Maximum quarters of a recycled segment that are kept.
 const KEPT_QUARTERS: usize = 3;
@@ -60,8 +60,8 @@ impl Store {
         Err(self.no_memory(item))
     }
 
-    /// Evicts `pages` pages after attempt `nth` failed within the limit, but none after the first
-    /// attempts.
+    /// Evicts at least `pages` pages, if it can, after attempt `nth` failed within the limit. After
+    /// the first attempts it evicts nothing.
     #[cold]
     fn free_pages(&self, nth: u32, pages: u64, room: &mut Room) {
         let mut freed = if nth < PATIENCE { pages } else { 0 };

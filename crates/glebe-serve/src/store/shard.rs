@@ -15,8 +15,9 @@
 //! comparing keys. If the keys differ, about once in 10^12 stores, the older item is lost. The
 //! caller holds the lock.
 //!
-//! Eviction: CLOCK with a count per item, which reads raise and the passing CLOCK hand lowers. The
-//! hand meets small items in log order, large ones in hash order.
+//! A new entry has the time of its store. Eviction: CLOCK with a count per item ("the clock"),
+//! which reads raise and the passing CLOCK hand lowers. The hand meets small items in log order,
+//! large ones in hash order.
 
 use super::log::Log;
 

@@ -1,7 +1,6 @@
 //! [`run`] executes a byte string as calls to a [`FreeTree`] and to an oracle.
 //!
-//! The oracle is an ordered map, searched from first to last. After every step, answers and errors
-//! must be equal.
+//! The oracle is an ordered map, searched from first to last.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //! Only whole, unmarked places inside the region are lent, each of one item. Only the builder uses
-//! a building item's place, and nobody writes to a pinned item's place. Only moving items' places
-//! are marked, and drops change only marked pages.
+//! a building item's place, and nobody writes to a pinned item's place. Threads mark only moving
+//! items' places, and drops change only marked pages.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

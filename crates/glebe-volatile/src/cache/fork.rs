@@ -82,7 +82,7 @@ where
 
 impl Drop for ListedTable {
     fn drop(&mut self) {
-        // In a child cloned without fork steps, the list may stay locked.
+        // Skips a child cloned without fork steps, where the list may stay locked.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr().cast::<()>().addr() != self.0);

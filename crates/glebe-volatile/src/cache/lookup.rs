@@ -23,8 +23,8 @@ enum Rescued<'a, K: Hash + Eq, V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// Returns the pinned entry of a key; `None` if it is missing, being built, lost, or cannot be
-    /// unmarked.
+    /// Returns the pinned entry of a key; `None` if the entry is missing, being built, lost, or
+    /// cannot be unmarked.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>>
     where
         K: Borrow<Q>,
@@ -59,9 +59,9 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     }
 
     /// Returns the pinned entry of a key, or builds its value: `build` gets `count` zeros. If
-    /// several threads miss a key, one builds and the others wait. If there is
-    /// no room, or [`refills`](super::CacheOptions::refills) are withheld now, the value is built
-    /// in ordinary memory and not kept. An existing entry keeps its length, whatever `count` is.
+    /// several threads miss a key, one builds and the others wait. If the cache cannot keep the
+    /// value (no room, or [`refills`](super::CacheOptions::refills) forbid it now), builds it in
+    /// ordinary memory. An existing entry keeps its length, whatever `count` is.
     ///
     /// A builder may use the cache, except for its own key. If the builder fails or panics, a
     /// waiting thread builds.

@@ -1,8 +1,8 @@
 //! [`Cache`]: values by key that the kernel may take when memory is short.
 //!
 //! A cache owns a region and a [`Table`] of each entry's pages. An entry that lost a page is lost
-//! as a whole. Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`], because a
-//! hit of a marked entry costs an unmark and a mark, several times a read. The entry hot for
+//! as a whole. Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`], because an
+//! unmark and a mark at each hit would take several times as long as a read. The entry hot for
 //! longest is marked first, unless it was used since.
 //!
 //! Lock: one, held during no builder and no call on the region. The `Hash`, `Eq` and `Clone` of
@@ -223,8 +223,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
-    /// Makes a cache with default options. Addresses cost little, so they may cover most of the
-    /// machine's memory.
+    /// Makes a cache with default options. Unused addresses cost little: `addresses` may be most of
+    /// the machine's memory.
     ///
     /// # Errors
     /// As [`CacheOptions::build`].

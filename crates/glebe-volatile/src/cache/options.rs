@@ -48,8 +48,8 @@ impl<K, V> CacheOptions<K, V> {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Limits the bytes of all entries. To stay below, a new entry evicts marked entries, oldest of
-    /// the lowest priority first. Default: no cap.
+    /// Limits the bytes of all kept entries. New entries evict marked ones to stay within the cap,
+    /// oldest of the lowest priority first. Default: no cap.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }

@@ -9,7 +9,6 @@
 //! or is marked, except if the kernel refused a mark, and for some after a fork
 //! ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is *young*: in
 //! the queue exactly once. A moving item belongs to one thread, which waits for no other item.
-//! Cost: O(1) for a hit of a safe item, else O(log n).
 
 mod waits;
 
@@ -114,7 +113,6 @@ impl<K, V> Table<K, V> {
         self.ids.len()
     }
 
-    /// Returns the pages of all items, of young items and of marked items.
     pub(super) fn pages(&self) -> (u64, u64, u64) {
         (self.kept_pages, self.young_pages, self.marked_pages)
     }
@@ -323,7 +321,6 @@ impl<K: Hash + Eq, V> Table<K, V> {
         goes
     }
 
-    /// Removes moving items, and items that threads other than `by` were building.
     pub(super) fn follow_fork(&mut self, by: ThreadId) {
         self.waits.clear();
         for id in 0..self.items.len() {
@@ -340,7 +337,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Removes an item. The caller frees its place and wakes its waiters.
+    /// The caller frees its place and wakes its waiters.
     pub(super) fn take_out(&mut self, id: Id) -> Item<K, V> {
         self.unlist(id);
         if !matches!(self.item(id).phase, Phase::Building(_) | Phase::Moving) {

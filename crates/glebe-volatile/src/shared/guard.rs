@@ -5,8 +5,9 @@
 //!
 //! With `SharedOptions::sigbus`, a touch of missing data raises SIGBUS. The handler gives a page to
 //! a granule that is unmarked or pinned by this process; it passes other touches to the program.
-//! The guard also counts this process's pins outside the file. If only these counts have a pin of a
-//! marked granule, another process changed the file, and the ledger becomes broken.
+//! The guard also counts this process's pins outside the file. If the guard counts a pin of a
+//! marked granule and the file does not, another process changed the file, and the ledger becomes
+//! broken.
 //!
 //! ```text
 //! own count of a granule   process, 32 bits | pins, 32 bits: 0 pins for another process

@@ -26,7 +26,7 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits for another thread's join after a failed one, about a tenth of a second in all.
+/// Number of waits for another thread's join: about a tenth of a second.
 const TURNS: u32 = 120;
 
 #[derive(Debug)]

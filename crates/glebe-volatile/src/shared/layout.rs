@@ -29,7 +29,7 @@ const JOINED_AT: u64 = HOLDERS_AT + HOLDERS_MAX as u64;
 pub(super) const NO_QUOTA: u64 = u64::MAX;
 pub(super) const HOLDERS_MAX: u32 = 128;
 const LOCKS_AT: u64 = 1 << 62;
-/// Most bytes before the data, because each process keeps one bit per page of these.
+/// Limit of the bytes before the data: each process keeps one bit per page there.
 const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
 const _: () = assert!((JOINED_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);

@@ -58,7 +58,8 @@ impl<'a> Pin<'a> {
             match try_pin(ledger, holder, index) {
                 Tried::Pinned { word, is_first } => {
                     if let Some(Err(error)) = is_first.then(|| self.joined.charge(layout.quota)) {
-                        // If another thread has pinned the granule too, its pin keeps this charge.
+                        // Another thread's pin, made meanwhile, was not charged; this charge then
+                        // stays for that pin.
                         self.joined.charge_beyond(layout.quota);
                         if unpin(ledger, holder, index) {
                             self.joined.discharge(layout.quota);

@@ -26,7 +26,7 @@ pub(crate) enum Tried {
         word: Word,
         is_first: bool,
     },
-    /// A purger is freeing the granule, or was killed while doing so.
+    /// A purge of the granule is under way, or its purger was killed.
     Purging,
     Exhausted,
 }

@@ -1,8 +1,8 @@
 //! Purges: the choice of granules, and the lock that admits one purger at a time.
 //!
-//! A purge scans all pages of words in use, O(granules), and frees adjacent granules by one call.
-//! If the kernel refuses, the words are restored. Unit: granules. Lock: [`PurgeLock`], a byte of
-//! the file.
+//! A purge scans the words in allocated pages, O(granules), and frees adjacent granules by one
+//! call. If the kernel refuses, the words are restored. Unit: granules. Lock: [`PurgeLock`], a byte
+//! of the file.
 
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
@@ -18,7 +18,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::files::ofd_lock::{is_locked, Description};
 use glebe_os::units::Bytes;
 
-/// Most bytes freed by one call, or one larger granule, because pins wait for the call.
+/// Most bytes that one call frees (at least a granule), because pins wait for the call.
 const RUN_MAX: u64 = 8 << 20;
 
 #[derive(Debug)]

@@ -54,7 +54,7 @@ pub struct Look {
     pub oldest: [Option<u64>; Priority::COUNT],
     /// Bytes of pinned granules, marked and present.
     pub pinned_bytes: Bytes,
-    /// Processes that use the file now.
+    /// Processes that use the file now, once per `Shared`.
     pub holders: Vec<Holder>,
     /// Pin quota of each [`Shared`](super::Shared) in bytes, if limited.
     pub quota: Option<Bytes>,

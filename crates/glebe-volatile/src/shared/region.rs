@@ -212,7 +212,8 @@ impl Shared {
         Ok(Pages::new(pages))
     }
 
-    /// Returns this value's counters and the file's gauges; 0 for gauges that cannot be read.
+    /// Returns the counters of this `Shared` and the file's gauges; 0 for gauges that cannot be
+    /// read.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let holder = self.joined().ok().map(|joined| joined.holder);

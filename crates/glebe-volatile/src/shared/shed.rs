@@ -26,9 +26,9 @@ fn zero() -> Instant {
     now.checked_sub(Duration::from_micros(uptime::micros())).unwrap_or(now)
 }
 
-/// Rest without a look after a look, as a multiple of the look's duration.
+/// Pause between looks, as a multiple of the last look's duration.
 const REST: u32 = 8;
-/// Longest rest, because a look may have been slow only for lack of a processor.
+/// Longest pause, because a look may have been slow only for lack of a processor.
 const REST_MAX: Duration = Duration::from_millis(500);
 
 /// A granule that a purge takes next. Values sort in the order of purging.

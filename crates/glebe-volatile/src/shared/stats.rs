@@ -1,5 +1,5 @@
-//! Statistics: counters of this process, and gauges of the file. `pinned` counts only this
-//! process's pins.
+//! Statistics: counters of one `Shared`, and gauges of the file. `pinned` counts only this
+//! `Shared`'s pins.
 
 use super::ledger::Ledger;
 use super::word::Word;

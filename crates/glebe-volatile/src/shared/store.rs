@@ -1,7 +1,7 @@
 //! [`Store`] says where the data is: in the file after the state, or in the caller's shared memory.
 //!
 //! Unit: bytes of the data, whole pages. MADV_REMOVE frees memory for every process that maps it.
-//! mincore(2) misses swapped-out pages, so [`Store::data`] does.
+//! mincore(2) misses swapped-out pages, and so does [`Store::data`].
 //!
 //! # Safety
 //! The caller of `SharedOptions::over` keeps its memory mapped while the store exists. The ledger's

@@ -15,8 +15,8 @@
 //! be gone.
 //!
 //! *key*: the lower key is purged first: `CENTRE + t` for first in, first out, `CENTRE - t` for
-//! last in, first out. `t` is the mark's time in microseconds, up to its limit greater than the
-//! last mark's. Any 64 bits are valid: no offset or length comes from them.
+//! last in, first out. `t`, the mark's time in microseconds, is greater than the last mark's, but
+//! below `CENTRE`. Any 64 bits are valid: no offset or length comes from them.
 
 use super::Order;
 use crate::Priority;

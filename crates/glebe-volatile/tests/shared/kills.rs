@@ -8,7 +8,6 @@ mod at_every_step {
     use crate::shared::*;
     use glebe_testing::steered::{Process, SteeredEnd};
 
-    /// Runs `body` in one child per step, killed before that step, and then `look`.
     fn kill_at_every_step(
         make: impl Fn() -> Shared,
         body: impl Fn(&Shared),

@@ -53,7 +53,7 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
             let end = if dies { SteeredEnd::Signal(libc::SIGBUS) } else { SteeredEnd::Exit(0) };
             assert_eq!(child.end(), end, "lost {lost}, joins {joins}");
             if lost && !joins {
-                // The child's touch gave the granule a page, which only a new mark finds.
+                // The child's touch gave the granule a page, which only a new mark notices.
                 shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
                 _ = shared.unmark(range(1, 1)).unwrap();
                 shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
@@ -74,7 +74,6 @@ fn what_is_pinned_or_not_marked_is_there() {
     assert_eq!(runs(pin.lost()), [(0, 2)]);
     assert_eq!(runs(&shared.unmark(range(2, 4)).unwrap()), [(2, 4)]);
     assert_eq!((touch(&shared, 2), touch(&other, 3), touch(&shared, 5)), (0, 0, 0));
-    // A mapping without `sigbus` reads zeros.
     let plain = Shared::options().adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap();
     assert_eq!(touch(&plain, 7), 0);
 }

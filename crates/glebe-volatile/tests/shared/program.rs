@@ -34,7 +34,6 @@ pub fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
     }
 }
 
-/// Opens the file as another process would. Returns the file and its length in bytes.
 pub fn file_of(shared: &Shared) -> (File, u64) {
     let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
     let file = File::options().read(true).write(true).open(path).expect("its own file");

@@ -5,9 +5,9 @@
 //! finds changes in the `oracle`. *Sharers* mark and unmark overlapping runs of common pages. At
 //! times a sharer checks that each empty page was reported to a sharer.
 //!
-//! A run proves nothing about a region that lost no page, every page, or with a callback refilled
-//! none. The test prolongs the run, then repeats it. `GLEBE_STRESS_SECONDS` sets the duration per
-//! engine. Units: pages.
+//! A run proves nothing about a region that lost no page or every page, or whose callback refilled
+//! none; then the test prolongs the run, or repeats it. `GLEBE_STRESS_SECONDS` sets the duration
+//! per engine. Units: pages.
 #![allow(unsafe_code)] // Safety: see `ground` and `stressed`.
 
 mod forked;
@@ -62,7 +62,6 @@ const NOTHING_SHOWN: i32 = 3;
 
 #[derive(Clone, Debug, Default)]
 struct Counts {
-    /// Pages that held the right contents at their unmark.
     intact_pages: u64,
     purged_pages: u64,
     refilled_pages: u64,

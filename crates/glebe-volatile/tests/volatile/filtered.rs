@@ -142,7 +142,7 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
     }));
 }
 
-/// Unmarks in a child that is killed for almost any system call. Returns its status.
+/// Unmarks in a child that is killed for almost any system call.
 fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
     status_of(fork, || {
         let round = || {

@@ -16,8 +16,7 @@
 //! set, the slot has no object; in a free slot, the lower bits name the next free slot. The last
 //! block moves to the index of a removed block.
 //!
-//! Groups are empty, below 10 % ... below 100 %, full. Lock: the class's. Source: `mm/zsmalloc.c`
-//! of Linux 6.3 and later.
+//! Groups are empty, below 10 % ... below 100 %, full. Lock: the class's.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::zspages::Zspages;
@@ -27,7 +26,6 @@ const NO_SLOT: u32 = 0xffff;
 const IS_SEALED: u32 = 1 << 16;
 /// Flag of a back pointer: the slot holds no object.
 const FREE: u32 = 1 << 31;
-/// Back pointer of a slot in limbo.
 const LIMBO: u32 = FREE | 1 << 30;
 
 const NUMBER: usize = 0;

@@ -1,8 +1,8 @@
 //! [`Class`] owns the zspages of one size class and their slots.
 //!
-//! Only the holder of the class's lock changes these, or the *entry* of an object in these slots.
-//! Only [`ClassState::pour`] and [`ClassState::move_to`] copy bytes under the lock. A thread that
-//! locks two classes locks the lower number first.
+//! Only the holder of the class's lock changes zspages and slots, or the *entry* of an object in a
+//! slot. Only [`ClassState::pour`] and [`ClassState::move_to`] copy bytes under the lock. A thread
+//! that locks two classes locks the lower number first.
 //!
 //! A slot is *free*, *used* or in *limbo*. A slot in limbo has lost its object, and counts as used
 //! until no reader pins its zspage.
@@ -259,7 +259,6 @@ impl ClassState {
         let used = self.blocks.used(ordinal);
         if !self.blocks.is_sealed(ordinal) {
             self.set_slack(memory, self.slack + 1);
-            // The only zspage of a class is freed once it is empty.
             let may_stay = !memory.lends && !self.is_retired && self.zspages() > 1;
             let stays = empty == Empty::Stays && may_stay;
             let is_only = used == 0 && stays && self.groups.empty().is_none();

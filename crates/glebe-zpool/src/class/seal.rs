@@ -9,8 +9,8 @@
 //! `begin` takes a zspage without a writer out of its list, so the zspage gives out no slot.
 //! `begin` pins it until `finish` or `abort`, so the slot of a removed object enters limbo and the
 //! zspage does not end. `finish` sets the flag *sealed* before it looks at the pins, because
-//! readers that pinned earlier still use the own pages. Free slots of a sealed zspage do not count
-//! as slack.
+//! readers that pinned earlier still use the zspage's own pages. Free slots of a sealed zspage do
+//! not count as slack.
 //!
 //! An ended zspage keeps its number until the holder of its bytes has dropped them.
 
@@ -95,7 +95,6 @@ impl ClassState {
         self.leaving.len() < before
     }
 
-    /// Ends a sealed zspage whose last slot was freed.
     pub(super) fn end_sealed(&mut self, memory: &Memory, ordinal: u32) {
         let number = self.blocks.number(ordinal);
         if let Some(at) = self.leaving.iter().position(|(zspage, _)| *zspage == number) {
@@ -113,7 +112,6 @@ impl ClassState {
         sealed.count().saturating_sub(self.leaving.len()) as u64
     }
 
-    /// Removes objects with bytes in one of the zspage's `pages`, a bit mask.
     pub(crate) fn lose(&mut self, memory: &Memory, zspage: u32, pages: u32) -> Vec<(u32, Entry)> {
         let page = memory.pages.page_bytes() as usize;
         self.evict_where(memory, zspage, |bytes| {
@@ -121,8 +119,6 @@ impl ClassState {
         })
     }
 
-    /// Returns the objects of a sealed zspage; none if more than `quarters` quarters of the slots
-    /// ever used are in use.
     pub(crate) fn sparse_objects(
         &self,
         memory: &Memory,

@@ -7,9 +7,9 @@
 //! given back, except one spare page.
 //!
 //! The *use number* of an entry is its generation and, above that, its *epoch*, which counts wraps
-//! of the generation. An entry after its last epoch is *retired*, and not used again. When a page
-//! comes back, all its entries continue from the highest use number. Lock: one, taken a few times
-//! per segment and for objects without a slot.
+//! of the generation. An entry whose next epoch cannot begin is *retired*, and not used again. When
+//! a page comes back, all its entries continue from the highest use number. Lock: one, taken a few
+//! times per segment and for objects without a slot.
 
 mod segments;
 

@@ -1,6 +1,4 @@
 //! [`Bits`] is a set of small numbers that finds the lowest run of a given length.
-//!
-//! Cost: one bit per number; a search is O(words) at worst. No lock.
 
 pub(crate) const RUN_MAX: u32 = 16;
 
@@ -45,7 +43,7 @@ impl Bits {
             debug_assert_eq!(*word & mask, 0, "in it already");
             *word |= mask;
         });
-        // A run may begin in the word before and end in the word of `first`.
+        // A run that ends in the word of `first` may begin in the word before.
         let from = (first / WORD).saturating_sub(1);
         self.hints.iter_mut().for_each(|hint| *hint = (*hint).min(from));
     }

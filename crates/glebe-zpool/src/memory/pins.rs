@@ -9,8 +9,6 @@
 //!
 //! A slot is reused only after a load of zero pins, which synchronizes with the last unpin. So all
 //! reads happen before the reuse.
-//!
-//! Cost: two atomic additions per read. No lock.
 
 use glebe_os::internal::sync::{after_exchange, AtomicU64, Ordering};
 

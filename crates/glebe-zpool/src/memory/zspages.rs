@@ -15,8 +15,8 @@
 //! count of zspages ever made, taken when this zspage was made or when eviction last found it read.
 //!
 //! Except for the mark of a read, both words change under the class's lock. Other threads trust
-//! them only if they pinned an entry that names the zspage; otherwise they check the words under
-//! the lock. Lock: one for the numbers, inside a class's.
+//! them only if they pinned the zspage and an entry then named it; otherwise they check the words
+//! under the lock. Lock: one for the numbers, inside a class's.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::bits::{resize_close, Bits};

@@ -1,7 +1,5 @@
 //! [`compact`] and [`Compactor`] free pages. They move a bounded number of bytes per hold of a
 //! class's lock.
-//!
-//! Moving objects to low zspage numbers shortens the table of zspages.
 
 use crate::class::{Stop, Work};
 use crate::error::Error;

@@ -1,8 +1,8 @@
 //! [`Evictor`] makes room at the limit. It gives kept pages back, then compacts, then (if allowed)
 //! evicts the oldest zspage of a sample.
 //!
-//! The *age* of a zspage is the number of zspages made since. A sampled zspage that was read since
-//! its last sampling becomes as young as a new zspage, so zspages that are read often stay.
+//! The *age* of a zspage is the number of zspages made after it. A sampled zspage that was read
+//! since its last sampling becomes as young as a new zspage, so zspages that are read often stay.
 
 use crate::codec::Coder;
 use crate::error::Error;

@@ -1,11 +1,10 @@
 //! [`Refit`] fits the table of a pool to its objects, and charges small vectors.
 //!
-//! `look` runs each time the pages in use changed by a sixteenth. It changes the table if this
-//! should save enough memory. Vectors of classes and tables cannot be charged where they grow, so
-//! `look` charges them ahead.
+//! `look` runs each time the pages in use changed by a sixteenth, and by at least 16. It changes
+//! the table of a pool that fits its classes, if this should save enough memory. Vectors of classes
+//! and tables cannot be charged where they grow, so `look` charges them ahead.
 //!
-//! Unit: bytes. Cost: `look` takes microseconds to milliseconds. Lock: one; `look` does not wait
-//! for it.
+//! Unit: bytes. Lock: one; `look` does not wait for it.
 
 use crate::class::classes::Classes;
 use crate::class::Shape;

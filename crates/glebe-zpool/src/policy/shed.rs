@@ -41,7 +41,7 @@ impl ObjectPool {
         }
     }
 
-    /// Sheds up to `most` bytes of the waste.
+    /// Tries to shed `most` bytes of the waste.
     #[doc(hidden)]
     pub fn shed_waste(&self, most: Bytes) -> Bytes {
         self.shed(most, |missing| {
@@ -50,7 +50,7 @@ impl ObjectPool {
         })
     }
 
-    /// Sheds up to `most` bytes by evicting the oldest objects.
+    /// Tries to shed `most` bytes by evicting the oldest objects.
     #[doc(hidden)]
     pub fn shed_objects(&self, most: Bytes) -> Bytes {
         self.shed(most, |_| self.evictor.evict_oldest(&self.objects))

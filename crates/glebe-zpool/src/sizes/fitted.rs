@@ -66,8 +66,8 @@ struct Goal<'a> {
     move_cost: f64,
 }
 
-/// Returns the zspages that may be best for objects of up to `size` bytes. The last is that of the
-/// present class, whose objects need no move.
+/// Returns the kinds of zspage that may be best for objects of up to `size` bytes. The last is that
+/// of the present class, whose objects need no move.
 fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     let rules = &goal.histogram.rules;
     let mut kinds: Vec<Cost> = Vec::new();

@@ -82,7 +82,7 @@ impl Rules {
         within("a number of classes", self.grid_len() as u64, 1, CLASSES_MAX)
     }
 
-    /// Returns the number of sizes. Requires valid rules.
+    /// Requires valid rules.
     pub(super) fn grid_len(&self) -> usize {
         let above = self.page.bytes().saturating_sub(self.min).get();
         above.div_ceil(self.step.get()) as usize + 1

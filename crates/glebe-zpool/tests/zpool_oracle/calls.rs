@@ -1,6 +1,5 @@
 //! Reads programs for pools, and makes their objects.
 
-/// The unread rest of a program.
 pub struct Program<'a>(pub &'a [u8]);
 
 impl Program<'_> {

@@ -38,7 +38,6 @@ impl Program<'_> {
         }
     }
 
-    /// Returns the amount of a budget, and the budget.
     fn budget(&mut self) -> (u8, Budget) {
         let amount = self.next() / 4;
         let budget = match self.next() % 4 {
@@ -291,7 +290,6 @@ impl<'a> Both<'a> {
         any.into_iter().chain(self.last_gone).for_each(|handle| self.is_gone(handle));
     }
 
-    /// A made-up handle must be refused, unless the map has it.
     fn forged(&mut self, program: &mut Program<'_>) {
         let bit = program.next() % 64;
         let Some((_, handle)) = self.nth(program) else { return };

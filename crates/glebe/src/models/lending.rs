@@ -117,7 +117,6 @@ fn assert_usable(lent: &Lent) {
     }
 }
 
-/// Takes `run` for first class and checks that its words survive `others`.
 fn own(lent: &Lent, run: &Range<usize>, zeroed: bool, others: impl FnOnce()) -> u64 {
     let recalled = lent.recall(run, zeroed, true).expect("waits");
     if zeroed {

@@ -166,7 +166,7 @@ impl Page {
     }
 }
 
-/// Runs `one` beside `other`, and then checks the page. `one` returns true if it wrote.
+/// `one` returns true if it wrote.
 fn beside(page: fn() -> Arc<Page>, one: fn(&Page) -> bool, other: fn(&Page)) {
     explore(4, move || {
         let page = page();
@@ -227,7 +227,6 @@ fn what_is_discarded_beside_touches_and_hands_is_nowhere() {
     beside(Page::with_copy, discards, Page::uncopy);
 }
 
-/// Shows the bug of copying a writable page, then dropping it.
 #[test]
 #[should_panic(expected = "a write was lost")]
 fn to_copy_first_and_drop_then_loses_a_write() {

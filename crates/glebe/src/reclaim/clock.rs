@@ -22,7 +22,6 @@ pub(super) const CALM_MARGINS: u64 = 2;
 
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// The longest recent delay of a look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lateness {
     due: Option<Instant>,

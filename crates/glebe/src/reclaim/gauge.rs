@@ -1,8 +1,7 @@
 //! [`Gauge`] computes how much memory an allocator should give back.
 //!
 //! A look allocates and frees nothing, even if it fails: files stay open, and text is read onto the
-//! stack. Only time makes a look due, because a thread that waits on a shared word cannot also wait
-//! for descriptors.
+//! stack. Only time makes a look due; the kernel's notices do not.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,8 +22,8 @@ pub struct Free {
     pub marked: Bytes,
     /// Bytes resident and not marked.
     pub unmarked: Bytes,
-    /// Bytes marked, then written, in use or not. The kernel counts them as page cache until a
-    /// scan.
+    /// Bytes marked, then written, in use or not. The kernel counts them as page cache until it
+    /// scans them.
     pub rewritten: Bytes,
 }
 
@@ -37,7 +36,8 @@ pub struct Reading {
     pub margin: Bytes,
     /// Bytes to give back, marked or not.
     pub short: Bytes,
-    /// Marked bytes to give back so that files stay, including those for [`short`](Reading::short).
+    /// Marked bytes to give back so that the kernel need not drop files in use. They may also count
+    /// in [`short`](Reading::short).
     pub crowded: Bytes,
     /// Time until the next look.
     pub pause: Duration,
@@ -76,7 +76,6 @@ impl Gauge {
         Self::below(Path::new("/"), policy)
     }
 
-    /// Creates a gauge on the kernel's files below `root`.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         let mut sensor = Sensor::unopened(root, &[]);
@@ -123,8 +122,8 @@ impl Gauge {
         }
     }
 
-    /// Reports bytes `taken` from the system since the last look, which are no rise, and unmarked
-    /// bytes `given` back, which hide no rise.
+    /// Reports bytes `taken` from the system since the last look, so that they do not count as a
+    /// rise, and unmarked bytes `given` back, so that they hide no rise.
     pub fn exchanged(&mut self, taken: Bytes, given: Bytes) {
         self.sensor.took(taken);
         self.sensor.gave_up(given);

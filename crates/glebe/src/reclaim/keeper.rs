@@ -145,7 +145,7 @@ impl Keeper {
         }
     }
 
-    /// Reads parts and pressure. Sets `marked` to the marked bytes that the kernel may free.
+    /// Sets `marked` to the marked bytes that the kernel may free.
     fn observe(&mut self, marked: &mut Bytes) -> Result<Look, ReclaimError> {
         let is_futile = self.futile_at.is_some_and(|at| at.elapsed() < FUTILE_FOR);
         let Self { parts, stats, .. } = self;

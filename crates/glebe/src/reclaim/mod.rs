@@ -1,16 +1,16 @@
 //! Reclaim decides how much memory the program gives back to the system, from where, and when.
 //!
-//! A look reads the room below the tightest limit ([`Pressure`]). [`plan`], a pure function,
-//! computes the bytes that each [`Class`] gives up ([`Targets`]). While the room is at least a
-//! margin, only marked memory is shed, so that files stay.
+//! A look reads the room below the tightest limit ([`Pressure`]). [`plan`] computes the bytes that
+//! each [`Class`] gives up ([`Targets`]). While the room is at least a margin, only marked memory
+//! is shed, so that the kernel need not drop file pages in use.
 //!
-//! A [`Reclaimer`] holds [`Part`]s by weak handles. It also limits marked memory, moves
+//! A [`Reclaimer`] holds [`Part`]s by weak handles. It also limits marked memory, adjusts
 //! [`Budget`]s, and sets [`Refills`](crate::volatile::Refills). Two processes of a group do not
 //! coordinate: each may shed the whole shortage.
 //!
-//! A look is due roughly before usage can pass the margin at 512 MiB/s or twice the measured speed.
-//! Notices of the kernel bring a look forward. Lock: the reclaimer's, taken before those of parts.
-//! Cost: some tens of µs a look, plus shedding.
+//! A look is due roughly before usage can pass the margin at 512 MiB/s, or at twice the measured
+//! speed if that is more. Notices of the kernel bring a look forward. Lock: the reclaimer's, taken
+//! before those of parts. Cost: some tens of µs a look, plus shedding.
 
 mod apply;
 mod budget;

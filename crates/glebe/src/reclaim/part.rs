@@ -14,7 +14,7 @@ use crate::zpool::ObjectPool;
 use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
-/// A `Part` is memory that a reclaimer can shed. `into` makes most parts.
+/// A `Part` is memory that a reclaimer can shed. `into` makes most parts from references.
 #[derive(Debug)]
 pub struct Part(Result<Handle, crate::reserve::ReserveError>);
 
@@ -43,7 +43,7 @@ impl From<&Arc<Purger>> for Part {
 
 impl<K: Hash + Eq, V> From<&Cache<K, V>> for Part {
     /// The part gives the cache's marked entries. Give the cache the reclaimer's
-    /// [`refills`](super::Reclaimer::refills) too, so that it does not grow again.
+    /// [`refills`](super::Reclaimer::refills) too, so that the cache does not grow again.
     fn from(cache: &Cache<K, V>) -> Self {
         cache.region().into()
     }

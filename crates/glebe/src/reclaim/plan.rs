@@ -10,7 +10,7 @@ use glebe_os::units::Bytes;
 pub struct PartStats {
     /// Bytes by class ([`Class::place`]).
     pub sheddable: [Bytes; Class::COUNT],
-    /// True if a memory cgroup is charged. Most huge pages of the kernel's pool are not charged.
+    /// True if the memory is charged to a cgroup. Most huge pages of the kernel's pool are not.
     pub is_charged: bool,
     /// True if the kernel may free the marked memory itself, and counts it as page cache.
     pub is_lazy: bool,
@@ -49,7 +49,7 @@ impl Targets {
 }
 
 /// Computes the bytes that each class gives up: all of one class before any of the next, up to the
-/// shortage. Only volatile memory is shed to keep files in memory.
+/// shortage. To keep files in memory, only volatile memory is shed.
 ///
 /// ```
 /// use glebe::reclaim::{plan, Class, PartStats, Policy, Pressure, Scope};

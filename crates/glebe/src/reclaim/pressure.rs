@@ -28,8 +28,8 @@ pub struct Pressure {
     pub limit: Bytes,
     /// Bytes used, including marked memory and, for a group, page cache.
     pub used: Bytes,
-    /// Page cache of a group that the kernel drops before it kills: inactive and half of the active
-    /// files, without marked memory.
+    /// Page cache of a group that the kernel drops before it kills a process: inactive and half of
+    /// the active files, without marked memory.
     pub files: Bytes,
     /// Inactive files of a group, if the kernel read back no dropped page lately; otherwise 0.
     pub idle_files: Bytes,
@@ -38,7 +38,7 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Returns the bytes available before the kernel kills.
+    /// Returns the bytes available before the kernel kills a process.
     #[must_use]
     pub fn room(&self) -> Bytes {
         self.limit.saturating_sub(self.used.saturating_sub(self.files))

@@ -85,7 +85,6 @@ impl Reclaimer {
         Self::made(Path::new("/"), dirs, policy)
     }
 
-    /// Creates a reclaimer on the kernel's files below `root`.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         Self::made(root, &[], policy)
@@ -261,7 +260,7 @@ impl Shared {
 }
 
 impl AsFd for Reclaimer {
-    /// Returns a descriptor that is readable while a look is due. Only wait for the descriptor.
+    /// Returns a descriptor that is readable while a look is due. Do not read from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }

@@ -38,7 +38,8 @@ pub(super) struct Lazy {
 }
 
 impl Lazy {
-    /// Returns the bytes counted as page cache. `no_files` is their number in all processes.
+    /// Returns this process's bytes that count as page cache. `no_files` counts such bytes of all
+    /// processes.
     fn of(self, no_files: Option<Bytes>) -> Bytes {
         no_files.map_or(self.most, |all| all.max(self.marked).min(self.most))
     }
@@ -88,8 +89,7 @@ impl Sensor {
         }
     }
 
-    /// Searches for the groups. Keeps the known groups after an error, or without a list
-    /// (chroot(2)). Allocates.
+    /// Keeps the known groups after an error, or without a list (chroot(2)). Allocates.
     pub(super) fn find(&mut self) -> Result<(), ReclaimError> {
         self.found = Instant::now();
         self.machine.open();
@@ -203,8 +203,8 @@ fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
     Look { pressure, measure, grown, sees_groups: true }
 }
 
-/// `Rise` measures growth over 50 ms, or 5 ms for a large step, because the kernel charges in
-/// batches.
+/// `Rise` measures growth over at least 50 ms, or 5 ms for a large step, because the kernel charges
+/// in batches.
 #[derive(Debug, Default)]
 struct Rise {
     scope: Scope,
@@ -242,8 +242,8 @@ impl Rise {
     }
 }
 
-/// `Refaults` says whether the kernel read back no dropped page for `rest`. The next change
-/// of the count doubles `rest`, up to [`REST_MAX`].
+/// `Refaults` says whether the kernel read back no dropped page for `rest`. The first change of the
+/// count after such a rest doubles `rest`, up to [`REST_MAX`].
 #[derive(Debug)]
 struct Refaults {
     seen: Option<u64>,

@@ -5,7 +5,7 @@
 //! word. Closing the granule and one [`Critical::barrier`] end all sequences there.
 //!
 //! [`Critical::Counted`], without such sequences: `writers` of the granule word counts the tenants
-//! that copy. First class takes another run or waits.
+//! that copy or drop pages. First class takes another run, waits, or fails.
 //!
 //! # Safety
 //! `checked` keeps reads and zeroing inside the memory or the readable window. Only a page's holder
@@ -90,9 +90,9 @@ impl Critical {
     #[inline]
     pub(crate) unsafe fn fill(&self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
         match self {
-            // SAFETY: forwarded to the caller.
+            // SAFETY: the caller upholds the contract.
             Self::Restartable(rseq) => unsafe { rseq.fill(guard, fill) },
-            // SAFETY: forwarded to the caller; the writer count keeps first class out.
+            // SAFETY: the caller upholds the contract; the writer count keeps first class out.
             Self::Counted => unsafe { counted_fill(fill) },
         }
     }

@@ -60,7 +60,7 @@ impl ReserveCore {
         }
     }
 
-    /// Drains the stock, whose pages are free too, and refills it for the next request.
+    /// Drains the stock first, because its pages are free too, and then refills it.
     pub(super) fn largest_run(&self) -> Pages {
         let mut positions = lock(&self.positions);
         let drained = !self.busy.stock.is_empty() && self.drain_stock(&mut positions);

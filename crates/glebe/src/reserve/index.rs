@@ -24,9 +24,9 @@
 //! Tag: hash bits that do not choose the bucket. The pages' key words distinguish keys of one tag.
 //!
 //! Generation: low 16 bits of the page word's generation ([`super::words`]), so an entry names one
-//! use of its page. If a key is put into the page of its own stale entry, the bits match with
-//! probability 2^-16. During two puts of the key, a reader may then find the older page after the
-//! newer. A publication ends the stale entries of its tag.
+//! use of its page. If a key is put into the page of its own stale entry, the generation bits match
+//! with probability 2^-16. During two puts of the key, a reader may then find the older page after
+//! the newer. A publication ends the stale entries of its tag.
 //!
 //! # Safety
 //! A bucket consists of words, which may be zero.
@@ -89,7 +89,7 @@ pub(crate) enum Held {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Published {
     pub(crate) replaced: Option<PageUse>,
-    /// Page use of another key, whose slot was taken because the bucket was full.
+    /// Page use whose slot was taken because the bucket was full.
     pub(crate) displaced: Option<PageUse>,
 }
 

@@ -10,8 +10,8 @@
 //! The page cache first reuses free pages that the calling thread dropped last, because these are
 //! in the processor's caches.
 //!
-//! A claim that may not evict uses a second hand, which restarts at the top when enough pages were
-//! given back: first class would soon take the lowest pages again.
+//! A claim that may not evict ignores `slots`, because first class would soon take such low pages
+//! again. It uses a second hand, which restarts at the top when enough pages were given back.
 
 use std::ops::Range;
 
@@ -107,7 +107,7 @@ impl Lender {
         self.claim_where(First::Free, u64::MAX, |_, held| held.is_none())
     }
 
-    /// Gives up after about `most` pages at the clock hand, and as many hinted pages.
+    /// Tries up to about `most` pages at the clock hand, and as many dropped or given-back pages.
     #[inline]
     pub(super) fn claim_where(
         &self,
@@ -226,7 +226,8 @@ struct Padded(Word);
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Lane {
-    /// Number of the next page, counted downward; a multiple of [`CHUNK`] if the chunk is used up.
+    /// Number of the next page, counted down from the end; a multiple of [`CHUNK`] if the chunk is
+    /// used up.
     place: Word,
     /// Ring of dropped pages, each stored plus one; 0 for none.
     dropped: [Word; DROPPED as usize],

@@ -234,7 +234,7 @@ impl Reserve {
         &self.contig
     }
 
-    /// Returns how tenants are kept out.
+    /// Returns how tenants are kept out of first class's pages.
     #[must_use]
     pub fn writers(&self) -> Writers {
         if self.why_counted.is_some() {

@@ -91,7 +91,7 @@ impl Drop for Owned {
 /// hold.
 ///
 /// New objects are in ordinary memory, the *staging*. When the staging is nearly full, objects move
-/// to lent pages. An object is *lost* if another tenant, or first class ([`OnRecall`]), takes its
+/// to lent pages. An object is *lost* if a tenant or first class ([`OnRecall`]) takes one of its
 /// pages. A read of a lost object returns `None` and ends its handle.
 ///
 /// ```
@@ -200,7 +200,7 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Compacts the staging. Then, within the budget, moves the objects of lent zspages with at
+    /// Within the budget, compacts the staging, and then moves the objects of lent zspages with at
     /// least a quarter of their slots free to the staging.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl LentObjectPool {
     }
 
     /// Ends the objects in lost pages of the next `zspages` zspages, and moves the objects of at
-    /// most one sparse zspage to the staging. Inserts that lend pages sweep too.
+    /// most one sparse zspage to the staging. Calls that lend pages sweep too.
     ///
     /// # Errors
     /// [`Error::Forked`].

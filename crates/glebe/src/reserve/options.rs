@@ -51,7 +51,7 @@ impl ReserveOptions {
         Self { memory, ..self }
     }
 
-    /// Sets how tenants are kept out.
+    /// Sets how tenants are kept out of first class's pages.
     #[doc(hidden)]
     pub fn writers(self, writers: Writers) -> Self {
         Self { counted: writers == Writers::Counted, ..self }

@@ -15,7 +15,7 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, Ordering};
 use glebe_os::units::Pages;
 
-/// Places that a request tries. It waits for tenants' copies only at the last.
+/// Most places that a request tries. Only at the last may it wait for tenants' copies.
 const PLACES_MAX: u32 = 8;
 const COST_OF_ZEROING: u64 = 1;
 /// More than zeroing all other granules.

@@ -290,7 +290,8 @@ impl Positions {
         Some(if flat { page } else { run.base + within })
     }
 
-    /// Returns the cheapest place at the start of a free extent or granule, of equals the lowest.
+    /// Returns the cheapest aligned place at the start of a free extent or at a multiple of a
+    /// granule's length; of equals the lowest.
     fn cheapest(&mut self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let len = lowest.len();
         self.sum_costs();

@@ -1,7 +1,7 @@
 //! [`Tables`] is the memory of a reserve's words, in a few huge pages, to save TLB misses.
 //!
-//! A forked child finds zeros, so that the parent meets no copy on write. If the kernel cannot wipe
-//! the mapping, a [`ForkGuard`] detects the child.
+//! A forked child gets zeros, so that the parent's later writes need no copy on write. If the
+//! kernel cannot wipe the mapping, a [`ForkGuard`] detects the child.
 //!
 //! # Safety
 //! A [`Table`] keeps its mapping alive. Its elements were written when it was made or may be zero,

@@ -11,8 +11,8 @@
 //! * closers: first-class calls that close the granule to tenants, plus one while a block holds the
 //!   whole granule or it has no memory. If not zero, no tenant may begin or commit here.
 //! * writers: tenants that copy or drop a page here; not counted with restartable sequences.
-//! * live: pages that tenants have claimed or filled. A tenant adds one *before* its claim, only in
-//!   the epoch that it saw, so a recall of the granule counts each page exactly once.
+//! * live: pages that tenants have claimed or filled. A tenant adds one *before* it claims an
+//!   unused page, only in the epoch that it saw, so a recall counts each page exactly once.
 //! * held: pages that first class holds.
 //! * zero: a [`ZeroState`]. The claim of an unused page resets it, unless made to zero the page.
 //! * epoch: incremented when first class takes the whole granule. Page words of older epochs mean
@@ -190,7 +190,7 @@ impl GranuleWord {
         Self(self.0 - (pages << LIVE.shift))
     }
 
-    /// Also ends the zero state, because first class may change its pages.
+    /// Also ends the zero state, because first class may change the pages.
     pub(crate) fn with_held_added(self, pages: u64) -> Self {
         Self(HELD.set(self.0, self.held() + pages)).with_zero(ZeroState::Unknown)
     }

@@ -30,8 +30,8 @@ const BATCH_SHARE: u64 = 16;
 const ROUNDS: u64 = 2;
 /// Failed copies that end a search for objects.
 const REFUSALS: u32 = 8;
-/// New objects leave a 16th of the pool free, because a load may have to evict an object before it
-/// drops the loaded copy.
+/// Evictions for new objects leave a 16th of the pool free, because a load may have to evict an
+/// object before it drops the loaded copy.
 const HEADROOM_SHARE: u64 = 16;
 
 const _: () = assert!(BATCH <= super::memory::DISCARD_MAX);
@@ -140,7 +140,7 @@ impl Store {
     /// Changes the budget, and evicts objects if necessary.
     ///
     /// # Errors
-    /// `NoBudget`; `BudgetBelowPinned`, `Full`, `FileFull` or `Os` if too little can leave;
+    /// `NoBudget`; `BudgetBelowPinned`, `Full`, `FileFull`, `Os` or `Pool` if too little can leave;
     /// `Forked`. The budget is then unchanged.
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         self.alive()?;

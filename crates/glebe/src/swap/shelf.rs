@@ -1,7 +1,7 @@
 //! [`Shelf`] is a store or region as the owner of slots with copies.
 //!
-//! If the pool is full, kept copies of resident objects are dropped. If there are none, a batch of
-//! stored copies moves to the file; else the new copy goes there. No lock.
+//! If the pool is full, kept copies of resident objects are dropped. If none is kept, a batch of
+//! stored copies moves to the file; if none is stored, the new copy goes there. No lock.
 
 use super::copies::{Copies, Copy};
 use super::error::SwapError;

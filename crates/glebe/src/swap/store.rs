@@ -1,6 +1,6 @@
 //! [`Store`] makes, pins and frees objects by key.
 //!
-//! A call changes the object's [word](super::word) in one atomic step. The call waits while another
+//! A call changes the object's [word](super::word) in atomic steps. The call waits while another
 //! thread evicts, loads or frees the object; that thread waits for no such call.
 //!
 //! # Safety
@@ -33,7 +33,7 @@ pub(super) fn next_number() -> u32 {
     STORES.fetch_add(1, Ordering::Relaxed) as u32
 }
 
-/// `Store` owns objects, with at most a budget of them in memory. See [the module](super).
+/// `Store` owns objects, with at most a budget of their bytes in memory. See [the module](super).
 #[derive(Debug)]
 pub struct Store {
     pub(super) number: u32,
@@ -104,7 +104,7 @@ impl Store {
     /// Makes an object of `len` zero bytes, pinned for writing.
     ///
     /// # Errors
-    /// `Len`, `Addresses`, `Forked`; `Budget`, `Full` or `FileFull` without room; `Os`.
+    /// `Len`, `Addresses`, `Forked`; `Budget`, `Full` or `FileFull` without room; `Os`, `Pool`.
     pub fn create(&self, len: usize) -> Result<PinMut<'_>, SwapError> {
         self.alive()?;
         if len == 0 || len > LEN_MAX {
@@ -138,7 +138,7 @@ impl Store {
     ///
     /// # Errors
     /// `Stale`, `Foreign`, `Dead`, `Forked`; `Pinned` while a [`PinMut`] exists, `TooManyPins`;
-    /// `Budget`, `Full`, `FileFull`, `Os` or `Damaged` from a load.
+    /// `Budget`, `Full`, `FileFull`, `Os`, `Pool` or `Damaged` from a load.
     #[inline]
     pub fn pin(&self, key: Key) -> Result<Pin<'_>, SwapError> {
         let slot = self.slot(key)?;
@@ -241,7 +241,7 @@ impl Store {
     /// Frees an object and returns its bytes, even without room in the budget.
     ///
     /// # Errors
-    /// As [`Store::free`]; `Dead`, `Damaged`, `Os`. The object then remains.
+    /// As [`Store::free`]; `Dead`, `Damaged`, `Os`, `Pool`. The object then remains.
     pub fn take(&self, key: Key) -> Result<Vec<u8>, SwapError> {
         let slot = self.slot(key)?;
         let was = self.step(key, slot, |word| word.taken(key.generation))?;
@@ -323,8 +323,8 @@ impl Store {
         }
     }
 
-    /// Declares an object's bytes unwanted. Its memory is freed now, or when its last guard is
-    /// dropped. The key remains until [`Store::free`].
+    /// Declares an object's bytes unwanted. Its memory is freed when no guard and no other call
+    /// uses it. The key remains until [`Store::free`].
     ///
     /// # Errors
     /// `Stale`, `Foreign`, `Forked`.

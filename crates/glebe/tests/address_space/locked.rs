@@ -35,7 +35,6 @@ fn all_is_locked() -> bool {
     lock_memory(libc::MCL_CURRENT | libc::MCL_FUTURE)
 }
 
-/// Returns the present and the locked bytes that `body` added, and its result.
 fn taken<T>(body: impl FnOnce() -> T) -> (Bytes, Bytes, T) {
     let (present, locked) = (status("VmRSS"), status("VmLck"));
     let made = body();

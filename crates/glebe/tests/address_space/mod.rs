@@ -1,6 +1,6 @@
 //! Tests reserved addresses under `mlockall` and under limits, and huge numbers as arguments.
 //!
-//! Each test changes limits of its process, so it runs in its own process.
+//! Each test changes limits of its process or measures its memory, so it has its own process.
 #![allow(unsafe_code)] // Safety: mlockall and setrlimit read plain numbers.
 
 mod limits;

@@ -18,7 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Bank(pub Vec<u64>);
 
 impl Bank {
-    /// Adds a block to an empty bank.
     pub fn of_one_block() -> Option<Self> {
         if !bank::status().unwrap().blocks.is_empty() {
             println!("skipped: the machine has a bank, which is not the test's");
@@ -31,7 +30,6 @@ impl Bank {
         }
     }
 
-    /// Returns how many pages in the first `len` bytes of a program's memory are in the bank.
     pub fn pages_of(&self, busy: &Busy, len: u64) -> usize {
         let frames = frames(busy.pid(), busy.addr & !0xfff, len);
         frames.iter().filter(|frame| self.0.contains(&block_of(**frame))).count()

@@ -23,8 +23,7 @@ use glebe_testing::time::is_long;
 
 use machine::{assert_as_before, base, block_of, block_size, blocks, frames, movable, turn};
 
-/// Returns true if the error says that the machine cannot serve a test now. Other errors must fail
-/// the test.
+/// Returns true if the error says that the machine cannot serve a test now.
 fn cannot(error: &Error) -> bool {
     let short = matches!(
         error,

@@ -1,4 +1,5 @@
-//! Tests other programs at work: one takes the block off line, one runs in a memory cgroup.
+//! Tests a block that another program takes off line, each policy for added blocks, and a busy
+//! program in a memory cgroup.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +22,6 @@ const DRAWS: u32 = 12;
 const CYCLES: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Takes a block off line and on again until `stop` is set.
 fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
     let state = PathBuf::from(format!("/sys/devices/system/memory/memory{block}/state"));
     let mut went = 0;

@@ -1,4 +1,4 @@
-//! Tests contiguous memory as root, as nobody, after forks and under signals.
+//! Tests contiguous memory as root and as nobody.
 //!
 //! Other processes may use the hugetlb pools during the tests. Tests therefore assert only the
 //! *base* of a pool: its persistent pages, read under the pool lock. Programs that respect the lock

@@ -9,7 +9,7 @@ use glebe::units::Bytes;
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const ATTEMPTS: usize = 8;
 
-/// A machine whose pool this process may change, with visible frames.
+/// Proof that this process may change the pool and see frames.
 pub struct Machine(());
 
 impl Machine {
@@ -35,7 +35,7 @@ impl Machine {
         self.try_base_is_kept(body).unwrap();
     }
 
-    /// Runs `body` until it leaves the result of [`base`] unchanged.
+    /// Runs `body`, at most `ATTEMPTS` times, until it leaves the result of [`base`] unchanged.
     pub fn try_base_is_kept(&self, mut body: impl FnMut()) -> Result<(), String> {
         let mut seen = Vec::new();
         for _ in 0..ATTEMPTS {

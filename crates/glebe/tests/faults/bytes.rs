@@ -11,7 +11,7 @@ use glebe::page_size;
 
 const PAGES: usize = 251;
 
-/// Returns the page for `index`; no byte is zero.
+/// No byte is zero.
 pub fn page_of(index: u64) -> &'static [u8] {
     static ALL: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     let page = page_size().bytes().as_usize();

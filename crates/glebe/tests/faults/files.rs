@@ -25,8 +25,7 @@ pub fn in_memory(what: &str) -> Result<Scratch, std::io::Error> {
     Ok(made)
 }
 
-/// Makes a folder for a test body, in memory if possible. Long tests use the temporary folder,
-/// which may support calls that tmpfs refuses.
+/// Long tests use the temporary folder, which may support calls that tmpfs refuses.
 pub fn folder(what: &str) -> Scratch {
     match is_long() {
         true => Scratch::new(what),

@@ -1,4 +1,4 @@
-//! Walks in the machine's hugetlb pool, one at a time.
+//! Fault tests in the machine's hugetlb pool, one at a time.
 //!
 //! # Safety
 //! The only unsafe call locks an open descriptor.
@@ -20,25 +20,25 @@ use crate::reserve::{live, GRANULE, LEN, ONE};
 use crate::walk::{walk_all, walk_once, walk_some};
 use crate::{resized, scrambled};
 
-/// Faults of a short walk whose lives search. Such a life takes up to 0.2 s.
+/// Faults of a short test whose body searches memory, because the body takes up to 0.2 s.
 const SEARCHED: usize = 60;
 
-/// The machine's pool, used by no other walk of this program. Each walk compares the pool before
-/// and after a life.
+/// The machine's pool, locked against other fault tests, because tests compare the pool before and
+/// after a test body.
 pub struct Turn {
     pub machine: Machine,
     _lock: File,
 }
 
 impl Turn {
-    /// Waits for other walks. Returns `None` and prints why if the pool cannot be changed.
+    /// Waits for other fault tests. Returns `None` and prints why if the pool cannot be changed.
     pub fn take() -> Option<Self> {
         let lock = lock();
         Machine::privileged().map(|machine| Self { machine, _lock: lock })
     }
 }
 
-/// Locks the pool against other walks of this program until the file is closed or the process dies.
+/// Locks the pool against other fault tests until the file is closed or the process dies.
 pub fn lock() -> File {
     let program = File::open("/proc/self/exe").expect("this program");
     // SAFETY: `program` is an open descriptor.
@@ -55,7 +55,7 @@ fn grows_and_shrinks() {
     let Some(turn) = Turn::take() else { return };
     let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::ZERO);
     let (name, life) = ("grows and shrinks, hugetlb", || resized::live(options()));
-    // The walk over other memory also fails calls from one on.
+    // The test of this name in `main` also lets a call and all later calls fail.
     match is_long() {
         true => walk_all(Some(&turn.machine), name, life),
         false => drop(walk_once(Some(&turn.machine), name, life)),

@@ -1,8 +1,8 @@
 //! [`live`] makes, fills and drops an object pool on lent pages; a compressed page cache uses the
 //! same reserve. In between, a block recalls some of the pages.
 //!
-//! Whichever call fails, a read returns the bytes that were put, or nothing. Unless the recall
-//! failed, the statistics are consistent.
+//! Whichever call fails, a read returns the bytes that were put, nothing, or an error. Unless the
+//! recall failed, the statistics are consistent.
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;

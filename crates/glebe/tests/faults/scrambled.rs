@@ -1,5 +1,5 @@
 //! [`live`] makes a file of huge pages while the pool's free pages are out of order. Whichever
-//! kernel call fails, the library names the frames that the page map shows.
+//! kernel call fails, each frame that the library names is the one in the page map.
 //!
 //! # Safety
 //! The mapping belongs to this file, and no reference to its pages exists.
@@ -72,7 +72,6 @@ pub fn scramble() {
     });
 }
 
-/// Makes memory of pages that are not adjacent.
 pub fn live(searches: bool) -> Outcome {
     scramble();
     let len = Bytes::new((PAGES * HUGE) as u64);

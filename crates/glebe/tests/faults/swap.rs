@@ -1,7 +1,4 @@
 //! [`live`] makes a store, inserts objects beyond its budget, reads, writes, takes and frees them.
-//!
-//! Whichever kernel call fails: an object with a key has its own bytes until it is removed, and the
-//! statistics match the contents.
 
 use std::path::Path;
 use std::rc::Rc;

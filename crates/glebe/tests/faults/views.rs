@@ -1,6 +1,4 @@
 //! [`live`] makes, fills and drops views of a file.
-//!
-//! Whichever kernel call fails: bytes are where they were written, and no view remains.
 
 use std::sync::Arc;
 

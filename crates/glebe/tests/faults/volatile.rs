@@ -1,9 +1,8 @@
 //! [`live`] makes a volatile region, writes and marks pages, purges some, reads, and unmarks.
 //!
 //! Whichever kernel call fails: pages that were not lost hold their bytes, the first successful
-//! unmark reports the lost ones, and zeros are never reported as kept. The memory is the region's
-//! own in base or huge pages, the caller's, or the region's with a callback for lost pages. The
-//! callback would run in the handler of a real SIGBUS, so these tests read pages only by calls that
+//! unmark reports the lost ones, and a lost page is never reported as kept. The callback for lost
+//! pages would run in the handler of a real SIGBUS, so these tests read pages only by calls that
 //! check them.
 //!
 //! # Safety
@@ -116,8 +115,6 @@ fn was_lost(purged: &[Range<u64>], page: u64) -> bool {
     purged.iter().any(|run| run.contains(&page))
 }
 
-/// Asserts that readable pages hold the right bytes, and that lost pages are unreadable while
-/// marked.
 fn look(region: &Region, memory: Memory, purged: &[Range<u64>], marked: &[Range<u64>]) {
     let mut buf = page_of(0).to_vec();
     let shape = memory.shape();
@@ -212,7 +209,6 @@ fn use_all(
     Ok(first)
 }
 
-/// Makes two adjacent mappings of `each` pages with MADV_HUGEPAGE.
 fn hugged(each: u64) -> Option<Range<usize>> {
     let len = bytes(&(0..each)).end.as_usize();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -344,7 +340,7 @@ fn marks_make_the_calls_they_need() {
         // The first call asks whether swap exists. If the call fails, the mark assumes swap.
         let with = calls(true, mark);
         unmark();
-        // If every page has its tag, the tag engine needs no call.
+        // The tag engine needs no call to unmark if every page still has its tag.
         if engine == Engine::Scan || to_unmark > 0 {
             assert!(with > without, "{with} calls with swap, {without} without");
             let parts = range.end.get() / Bytes::mib(4).get();

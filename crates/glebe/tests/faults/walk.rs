@@ -24,9 +24,9 @@ const SETTLING: usize = 2;
 /// calls.
 const RECORDED: usize = 2;
 const ATTEMPTS: u32 = 3;
-/// The test fails about one in `SHARE` of a stack's other calls.
+/// About one in this many of a stack's other calls is made to fail.
 const SHARE: u64 = 20;
-/// The test ends if runs do not make this many chosen calls in a row.
+/// A walk ends after this many chosen calls in a row that the runs did not make.
 const UNMET: u32 = 3;
 
 pub fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
@@ -114,7 +114,7 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
     }
 
     /// Returns the calls of a run without a fault. The calls change with time, because the library
-    /// does not repeat some refused calls.
+    /// remembers some refusals.
     fn points(&self) -> Vec<Point> {
         let lives = (0..RECORDED).map(|_| {
             record();
@@ -184,7 +184,6 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
         last.unwrap_or_else(|what| panic!("{}, {fault:?}: {what}", self.name))
     }
 
-    /// Runs the test body with the fault and checks for leaks.
     fn step(&self, before: &Footing, fault: Fault, seen: &mut Seen) -> Result<bool, String> {
         let (met, outcome) = with_fault(&self.life, fault);
         let what = format!("{fault:?} {:?}: {:?}", met.refused.first(), outcome.as_ref().err());

@@ -1,8 +1,5 @@
 //! [`live`] makes and fills an object pool, removes objects, compacts, and changes the size
 //! classes.
-//!
-//! Whichever kernel call fails: an object with a handle has its own bytes until it is removed, and
-//! the statistics are consistent.
 
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Handle, ObjectPool, Rules, Table};

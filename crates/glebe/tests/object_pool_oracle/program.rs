@@ -2,7 +2,7 @@
 //! bytes put, or the object is lost.
 //!
 //! The first bytes choose the pool's options; each call takes a few more. Bytes beyond the end read
-//! as zero. Some calls allocate blocks, which take pages back, and overwrite them.
+//! as zero.
 
 use std::collections::HashMap;
 

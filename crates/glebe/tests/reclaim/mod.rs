@@ -1,4 +1,4 @@
-//! Tests the reclaimer: under real limits in its own group, on fixture trees, and after forks.
+//! Tests the reclaimer.
 
 mod bad_days;
 mod caches;

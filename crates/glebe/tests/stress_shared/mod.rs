@@ -4,8 +4,7 @@
 //! write, unmark and mark. A third process purges. The second and third process are killed every
 //! few milliseconds and restarted. The `oracle` knows each granule's contents. Invariants: no
 //! granule is empty or outdated unless reported lost; a pinned granule does not change; a killed
-//! process, once waited for, pins nothing. `pressed` repeats this in a memory cgroup that is too
-//! small.
+//! process, once waited for, pins nothing.
 #![allow(unsafe_code)] // Safety: see `oracle`.
 
 mod oracle;

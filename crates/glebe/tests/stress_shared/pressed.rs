@@ -2,8 +2,6 @@
 //!
 //! Another process takes and frees memory in turns, so the file must shrink and may grow again. The
 //! group has no swap, so the kernel cannot reclaim from the file and would kill a process instead.
-//! The test kills one user about twice a second. The purger is a [`Reclaimer`], which follows the
-//! group's limit.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -64,7 +64,6 @@ impl Case {
         }
     }
 
-    /// Returns the microseconds of an allocation, and the number of recalled pages.
     fn recall(&self, pages: u64) -> (f64, u64) {
         let before = self.reserve.stats().recalled;
         let begin = Instant::now();

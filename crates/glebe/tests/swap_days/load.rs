@@ -14,7 +14,7 @@ use glebe_testing::Scratch;
 use super::{pages, Kind, Paged, BUDGET, KINDS, PAGES};
 use glebe_testing::stressed::{self, signals::Signals, Random, Stop};
 
-/// Number of threads, many more than the budget has pages.
+/// Many more than the budget has pages.
 const THREADS: u64 = 250;
 const THREADS_LONG: u64 = 1000;
 const PATIENCE: Duration = Duration::from_secs(60);

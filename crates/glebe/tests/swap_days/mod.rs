@@ -1,5 +1,4 @@
-//! Tests stores, regions and areas under bad conditions: refusing devices, files changed by other
-//! programs, limits, filters, forks, kills, signals, many threads.
+//! Tests stores, regions and areas under bad conditions.
 //!
 //! Invariants: a call succeeds or reports the refusal; no byte is wrong; after a refused write the
 //! page has its old contents (in an area: none); no file or disk block is left behind.

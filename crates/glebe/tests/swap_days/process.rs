@@ -64,7 +64,7 @@ fn named(name: &str) -> Kind {
     KINDS.into_iter().find(|kind| format!("{kind:?}") == name).expect("a kind")
 }
 
-/// Runs the process to kill, if `VICTIM` is set: it forks a child, then writes without end.
+/// With `VICTIM` set, this process is to be killed: it forks a child, then writes without end.
 #[test]
 fn a_victim() {
     let Some(victim) = std::env::var_os(VICTIM) else { return };

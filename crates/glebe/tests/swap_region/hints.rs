@@ -16,7 +16,6 @@ fn check_page(region: &Region, at: u64) {
         .for_each(|word| assert_eq!(load(region, word), word_of(word, 1), "page {at}"));
 }
 
-/// Returns the number of pages that `work` brings to memory.
 fn came(region: &Region, work: impl FnOnce()) -> u64 {
     let before = region.stats();
     work();

@@ -9,7 +9,7 @@ use super::*;
 
 const LEN: u64 = 192;
 
-/// A region to read, with few resident pages, and a region to copy to.
+/// Both regions have few resident pages.
 struct Cold {
     source: Region,
     target: Region,
@@ -30,7 +30,6 @@ impl Cold {
         unsafe { std::slice::from_raw_parts(at, pages(count).as_usize()) }
     }
 
-    /// Asserts that `read` fills pages of the target with the bytes of the source.
     fn is_same(&self, first: u64, count: u64, read: impl FnOnce(&mut [u8])) {
         let at = self.target.as_ptr().wrapping_add(pages(first).as_usize());
         // SAFETY: the pages are in a live region, and this is its only slice.

@@ -48,7 +48,7 @@ fn a_system_call_gets_what_is_resident_alone() {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     let Some(region) = full(64, 16) else { return };
-    // The first page has left.
+    // The first page is no longer resident.
     let (_reader, writer) = UnixStream::pair().unwrap();
     // SAFETY: the bytes are in a live region.
     let write = || unsafe { libc::write(writer.as_raw_fd(), region.as_ptr().cast(), page()) };
@@ -153,7 +153,7 @@ fn neither_huge_pages_nor_children_nor_core_dumps() {
     }
 }
 
-/// Pins pages by an io_uring, as a device would, while the descriptor is open.
+/// Pins pages by an io_uring, as a device would, while the returned descriptor is open.
 fn pinned_by_a_ring(at: *mut u8, count: u64) -> Option<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
     let iovec = libc::iovec { iov_base: at.cast(), iov_len: pages(count).as_usize() };

@@ -1,7 +1,7 @@
 //! Tests that the key of an encrypted file is in no core dump and in no forked child.
 //!
-//! The tests try all 32 bytes of memory at multiples of 4 as the key of a record with known
-//! contents. The cipher is ChaCha20 (RFC 8439).
+//! The tests try each 32 bytes of writable memory, at multiples of 4, as the key of a record with
+//! known contents. The cipher is ChaCha20 (RFC 8439).
 #![allow(unsafe_code)] // Safety: touches of a region that lives.
 
 use std::fs::{self, File};
@@ -131,8 +131,8 @@ fn that_have_the_key_of(record: &Record) -> Vec<Mapped> {
 }
 
 /// Runs `work`, which uses an encrypted file, in a thread. While that thread waits, searches all
-/// memory for the key, and asserts that one mapping has it, which core dumps and children do not
-/// get.
+/// writable memory for the key, and asserts that only one mapping has the key, and that core dumps
+/// and children do not get this mapping.
 fn is_nowhere<T>(name: &str, work: impl FnOnce(&Path) -> Option<T> + Send) {
     let dir = Dir::new(name);
     let (done, is_done) = channel();

@@ -1,7 +1,5 @@
 //! The process to be killed: it executes the steps sent by the oracle's process, and returns what
 //! it read.
-//!
-//! This process knows no contents, only the keys of its objects.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

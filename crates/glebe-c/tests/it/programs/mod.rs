@@ -61,8 +61,7 @@ enum By {
 
 const BOTH: &[By] = &[By::Caller, By::Other];
 
-/// Returns `by`, or both users if `GLEBE_LONG` is set. Another form of the program runs as the
-/// other user.
+/// Returns `by`, or both users if `GLEBE_LONG` is set.
 fn of_several(by: By) -> &'static [By] {
     match by {
         _ if is_long() => BOTH,
@@ -104,14 +103,13 @@ fn compile_and_run(compiler: &str, options: &[&str], source: &str, by: &[By]) {
     }
 }
 
-/// Uses the shared library as the caller and the static one as the other user; each as both with
-/// `GLEBE_LONG`.
+/// Uses the shared library as the caller and the static one as the other user; with `GLEBE_LONG`,
+/// each as both users.
 fn from_c(source: &str) {
     compile_and_run("cc", &["-std=c99"], source, of_several(By::Caller));
     archived::run(source, of_several(By::Other));
 }
 
-/// Uses the shared library as each user.
 fn from_cpp(source: &str) {
     compile_and_run("c++", &["-std=c++11"], source, BOTH);
 }

@@ -89,8 +89,8 @@ fn a_file_that_is_cut_while_it_is_purged_is_left_and_others_are_not() {
     while begin.elapsed() < time {
         for len in [whole, page, whole, page * 5, whole - 1] {
             file.set_len(len).unwrap();
-            // The words say marked and present, so the purger tries to purge the file while it is
-            // cut.
+            // The words say that granules are marked and present, so the purger tries to purge the
+            // file while it is cut.
             let words = 0b1001_u64.to_ne_bytes().repeat(256);
             let _ = file.write_all_at(&words, page).map(|()| file.set_len(len));
             thread::sleep(Duration::from_millis(1));

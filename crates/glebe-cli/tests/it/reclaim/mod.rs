@@ -80,7 +80,6 @@ pub(crate) fn lost(shared: &Shared) -> Bytes {
 pub(crate) struct Fake(pub PathBuf);
 
 impl Fake {
-    /// Makes the files of a fake memory cgroup with a limit of 1 GiB and no usage.
     pub(crate) fn new(dir: &Tmpfs) -> Self {
         let fake = Self(dir.join("group"));
         fs::create_dir(&fake.0).unwrap();

@@ -2,7 +2,8 @@
 //!
 //! A cell is a slice's memory: its owner uses it, and a call writes it, as the kernel may after
 //! marking. The checker finds unordered accesses. A model that must fail takes a slice without
-//! awaiting the call: a program once lost data in this way. Another counts a free before its slice.
+//! awaiting the call: a program once lost data in this way. Another counts a free before the slice
+//! is free.
 
 use std::sync::Arc;
 
@@ -149,7 +150,7 @@ fn orphan() -> Arc<Model> {
 }
 
 impl Model {
-    /// Takes the right. Makes a slice hot that was left claimed, as the space does.
+    /// Takes the right. A slice that was left claimed becomes hot, as in the space.
     fn hold(&self) -> Held<'_> {
         let held = self.right.take();
         if held.is_inherited {

@@ -154,8 +154,6 @@ pub unsafe fn zero(to: *mut u8, count: usize) {
     unsafe { portable_zero(to, count) }
 }
 
-/// Copies by words if both addresses are aligned alike, else by bytes.
-///
 /// # Safety
 /// See [`copy`].
 #[cfg(any(not(target_arch = "x86_64"), miri, test))]

@@ -63,7 +63,6 @@ impl Reserved {
         self.commit(self.len())
     }
 
-    /// Commits up to `end`, and perhaps further ahead.
     #[cold]
     fn commit(&self, end: Bytes) -> Result<(), OsError> {
         let _commits = lock(&self.commits);

@@ -1,4 +1,4 @@
-//! These [`Mapping`] methods move, shorten, bind or collapse a mapping.
+//! These [`Mapping`] methods map, move, shorten, bind or collapse.
 #![allow(unsafe_code)]
 
 use std::fs::File;

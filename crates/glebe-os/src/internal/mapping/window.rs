@@ -62,7 +62,6 @@ impl Window {
             if let Err(error) = unsafe { place::move_to(from, stretch.len, to + at) } {
                 self.mend(to + at, stretch.len);
                 if nth > 0 {
-                    // If this call fails too, the pages stay until the window is dropped.
                     let _ = self.vacate(offset, stretch.offset);
                 }
                 mapping.unmap_but(&stretches[..nth]);

@@ -27,7 +27,7 @@ pub struct Kept {
     number: i32,
 }
 
-/// The drop does not call the C library again.
+/// Saves `errno`. The drop does not call the C library again.
 #[inline]
 #[must_use]
 pub fn keep() -> Kept {

@@ -7,7 +7,6 @@ use super::super::lanes::{insert, remove, Counts, Lane};
 use super::{Inner, Leaf, Path, Spot, Tree};
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Makes room in a full leaf, and returns the new spot for `at`.
     #[cold]
     pub(super) fn make_room(&mut self, path: &mut Path, leaf: usize, at: L) -> Spot {
         self.refresh_all();

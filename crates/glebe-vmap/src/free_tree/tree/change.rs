@@ -128,7 +128,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// Joins `before`, the `len` positions behind `before`, and `after`.
     #[inline(always)]
     fn join(&mut self, path: &mut Path, spot: Spot, before: Entry<L>, len: L, after: Entry<L>) {
         if spot.lane == 0 || spot.lane == self.count(spot.leaf) {
@@ -185,8 +184,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.leaf_counts[spot.leaf] -= 1;
         self.len -= 1;
         if spot.lane == 0 && count > 1 {
-            // Otherwise the last extent of the leaf before could grow past the old key, and after a
-            // cut start there.
+            // With the old key, the last extent of the previous leaf could grow past the key, and
+            // after a cut start there.
             let first = self.leaves[spot.leaf].start[0];
             self.set_key(path, first);
         }

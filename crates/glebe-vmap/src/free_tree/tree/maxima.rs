@@ -1,13 +1,13 @@
 //! [`Stale`] lists leaves whose rows may count vanished extents.
 //!
 //! Positions are often given back soon, so a leaf whose longest extent shrank is only noted. Its
-//! rows are recomputed when a search needs one, before lanes move between nodes, or when another
-//! leaf needs its place. The first class is always right.
+//! rows are recomputed before an allocation searches one, before lanes move between nodes, or when
+//! another leaf needs its place in the list. The first class is always right.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Entry, Path, Tree};
 
-/// Maximum number of noted leaves. Each may mislead a search once.
+/// Maximum number of noted leaves, each of which may mislead a search.
 const LEAVES: usize = 16;
 
 /// Classes handled together. The classes after the first form whole groups.
@@ -156,8 +156,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (rows, self.masks[from..].first_chunk().expect("whole groups of classes"))
     }
 
-    /// Returns true if no class beyond `mask` differs: neither extent contains such a multiple, or
-    /// both have the same end and first multiple.
+    /// Returns true if no class beyond `mask` differs: neither extent has a multiple of `mask + 1`,
+    /// or both have the same end and first multiple.
     #[inline(always)]
     fn is_done(extents: [Entry<L>; 2], mask: L, same_end: bool) -> bool {
         let [old, new] = extents.map(|it| usable(it.0, it.1, mask));

@@ -2,8 +2,8 @@
 //!
 //! Two lookups that miss one key may claim two slots of its set. Each stores the key's hash, then
 //! looks at the set. All steps are sequentially consistent, so at least one sees the other. A claim
-//! ends if another slot is being built, or if a lower slot is claimed. The claim in the lower slot
-//! waits until the upper one ends, because that may not have seen it.
+//! ends if another slot is being built, or if a lower slot is claimed. The lower claim waits, up to
+//! its patience, for the upper claim to end, because the upper may not have seen the lower.
 
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ impl SharedCache {
     }
 
     /// Returns the slot to write next: a lost entry of this hash, else a slot that is empty, lost
-    /// or a dead writer's, else the entry that is purged first. Skips slots that live processes
+    /// or a dead writer's, else the entry with the lowest key. Skips slots that live processes
     /// write.
     fn victim(&self, hash: u64) -> Result<Option<(u64, SlotState)>, Error> {
         let mut best: Option<((u32, u64), u64, SlotState)> = None;

@@ -1,5 +1,5 @@
-//! A keyed 64-bit hash of bytes chooses a key's set and checks that an entry is whole. The standard
-//! hashers may differ between builds. The hash does not detect forgeries.
+//! A keyed 64-bit hash of bytes chooses a key's set and checks that an entry is whole. Standard
+//! hashers are unsuitable: they may differ between builds. The hash does not detect forgeries.
 
 /// Odd constants with about half of their bits set.
 const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -6,7 +6,7 @@
 //! A reader takes no lock: it pins the entry, checks the word, copies, and checks again. A checksum
 //! of turn, value and key must match, so a lost or torn entry is a miss. No word of the file is
 //! used as an offset, and a length is used only within an entry. Slots that a dead process was
-//! writing are free. A hit usually makes no system call.
+//! writing count as free. A hit usually makes no system call.
 
 mod claim;
 mod hash;

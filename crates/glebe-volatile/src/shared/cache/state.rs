@@ -8,8 +8,8 @@
 //!                   one turn more            the same turn; empty where nothing is kept
 //! ```
 //!
-//! Each arrow is one exchange of the word. A writer that others took for dead finds another word
-//! and publishes nothing. All 64-bit values are valid.
+//! Each arrow is one exchange of the word. A dead writer's slot can be claimed, too. A writer that
+//! others took for dead finds another word and publishes nothing. All 64-bit values are valid.
 
 const PHASE_SHIFT: u32 = 32;
 const TURN_SHIFT: u32 = 34;

@@ -143,8 +143,6 @@ impl Critical {
         end
     }
 
-    /// Fills a claimed page while the guard matches.
-    ///
     /// # Safety
     /// `from` is readable for `len` bytes.
     pub(crate) unsafe fn fill(&self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {

@@ -8,7 +8,6 @@ enum Reader {
     Ignores,
 }
 
-/// The only key. Versions of its page differ in their bytes.
 const KEY: u64 = 7;
 
 fn claimed(lent: &Lent, page: usize) -> Claim {

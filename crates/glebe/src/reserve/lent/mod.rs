@@ -1,13 +1,13 @@
 //! [`Lent`] is the lending protocol. Tenants copy into pages that first class does not hold. First
-//! class takes these pages back at once ([`recall`]), and no tenant writes to a page of first
-//! class. A tenant never waits.
+//! class takes these pages back ([`recall`]); then no tenant writes to them. A tenant never waits.
 //!
-//! Proof: a tenant commits only in a guarded sequence ([`super::access`]) that sees its granule
-//! open and in the epoch of its claim. A recall first closes the granules, then ends all sequences
-//! by one barrier, and only then changes epochs and page words. So an interrupted sequence finds a
-//! closed granule, another epoch or another page word. With restartable sequences, a recall of
-//! parts of granules first only exchanges page words, because no sequence stores to an unclaimed
-//! page.
+//! Proof for restartable sequences: a tenant commits only in a guarded sequence ([`super::access`])
+//! that sees its granule open and in the epoch of its claim. A recall first closes the granules,
+//! then ends all sequences by one barrier, and only then changes epochs and page words. So an
+//! interrupted sequence finds a closed granule, another epoch or another page word. A recall of
+//! parts of granules first tries only to exchange page words, because no sequence stores to an
+//! unclaimed page. With counted writers, a recall waits for the writers, or fails, and needs no
+//! barrier.
 //!
 //! Cost: two words and the key words for a claim, fill or read. A recall costs two exchanges a
 //! granule, one barrier, and a look at each page of granules taken in part.
@@ -82,7 +82,7 @@ impl Lent {
         assert!(1 << shift <= PAGES_MAX && whole && present <= pages, "{pages} by 2^{shift}");
         let words: Table<AtomicU64> = tables.zeros(pages)?;
         let meta: Table<[AtomicU64; META_WORDS]> = tables.zeros(pages)?;
-        // Touches the tables now, so that no put waits for a page fault.
+        // Touches these words now, so that no put there waits for a page fault.
         for (word, meta) in words.iter().zip(meta.iter()).take(present) {
             word.store(PageWord::fresh().0, Ordering::Relaxed);
             meta.iter().for_each(|word| word.store(0, Ordering::Relaxed));

@@ -190,7 +190,7 @@ impl Lent {
         self.granules.change(granule, GranuleWord::reopened);
     }
 
-    /// Takes a granule, which stays closed. Returns how many of its pages tenants used.
+    /// Takes a granule, which stays closed.
     fn take_whole(&self, part: &GranulePart, zeroed: bool) -> u64 {
         let pages = part.pages.len();
         let before = self.granules.change(part.granule, |now| now.taken_whole(pages as u64));

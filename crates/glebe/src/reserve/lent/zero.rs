@@ -1,7 +1,7 @@
 //! [`Lent::zero_granule`] zeroes a granule ahead of time, as a tenant that stores zeros.
 //!
-//! A granule is *tracked* while its pages are zeroed one by one. A tenant's new use of a page ends
-//! the tracking. An older use shows in the count of live pages or in its page word. So the granule
+//! A granule is *tracked* while its pages are zeroed one by one. A tenant's claim of an unused page
+//! ends the tracking. Other uses show in the count of live pages or in a page word. So the granule
 //! is zero if, at the end, it is tracked, has no live page, and all page words say zero.
 
 use std::cmp::Reverse;
@@ -77,8 +77,8 @@ impl Lent {
         }
     }
 
-    /// Returns the open granule to zero next: one with the fewest pages of tenants, of equals the
-    /// highest, because blocks are placed low.
+    /// Returns the granule, not yet zero, with the fewest pages of tenants and none of first class;
+    /// of equals the highest, because blocks are placed low.
     pub(crate) fn zero_candidate(&self) -> Option<usize> {
         let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
         words

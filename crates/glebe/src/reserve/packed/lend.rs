@@ -24,7 +24,7 @@ struct Copied<'a> {
     pages: Vec<&'a [u8]>,
 }
 
-/// Pages looked at for one target page; few, because first class waits.
+/// Most pages looked at for one target page; few, because first class waits.
 const LOOKED_AT_MAX: u64 = 2048;
 
 impl Packed {
@@ -136,7 +136,7 @@ impl Movers {
     }
 
     /// Moves the zspages in `run` until one finds no target. Moves nothing if another thread adds a
-    /// mover, because first class must not wait.
+    /// pool, because first class must not wait.
     #[cold]
     pub(in crate::reserve) fn move_out(&self, lender: &Lender, run: &Range<usize>) {
         let alive = match self.0.try_read() {

@@ -1,8 +1,8 @@
 //! [`Packed`] keeps objects of a compressed pool on lent pages.
 //!
 //! New objects go to zspages in ordinary memory, the *staging*. When it is nearly full, zspages are
-//! *sealed*: copied to lent pages of one granule. A page is lost when its [`PageUse`] is over. A
-//! read or the *sweep* finds the loss.
+//! *sealed*: each is copied to lent pages of one granule. A page is lost when a claim or recall
+//! ends its [`PageUse`]. A read or the *sweep* finds the loss.
 //!
 //! Key words of a page: {the pool's number with the highest bit set, zspage and page, number of the
 //! seal, 0}. A read compares the key words before the copy, and the use before and after, so wrong
@@ -38,7 +38,7 @@ const STAGED_MIN: u64 = 4 * PAGES_MAX as u64;
 /// [`Rest`] is the fate of the other objects of a zspage with a lost page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// The objects stay until the sweep moves them to the staging, when few are left.
+    /// The objects stay until a sweep or compaction moves them to the staging, when few are left.
     Stays,
     /// The objects are dropped, because in a cache they are about as old as the lost ones.
     Goes,

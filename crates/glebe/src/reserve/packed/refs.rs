@@ -1,4 +1,4 @@
-//! [`Refs`] has the lent pages of sealed zspages.
+//! [`Refs`] records the lent pages of sealed zspages.
 //!
 //! ```text
 //! word 0   the number of the seal; 0: not sealed

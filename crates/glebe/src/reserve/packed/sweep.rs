@@ -24,7 +24,7 @@ impl Packed {
         self.let_go(lender);
     }
 
-    /// All calls share one walk.
+    /// Continues where the last call of any thread ended.
     fn next_zspages(&self, most: u64) -> impl Iterator<Item = u32> {
         let end = self.staging.zspages_end();
         let first = self.hand.fetch_add(most, Ordering::Relaxed);

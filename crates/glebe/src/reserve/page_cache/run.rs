@@ -69,9 +69,9 @@ impl<'a> Keys<'a> {
 }
 
 impl Cache {
-    /// Fills in the order of addresses, to copy neighbours together. After a rejection publishes
-    /// only filled pages. With counted writers claims no page ahead, because a recall would wait
-    /// for all.
+    /// Without a codec, claims several pages and fills them in the order of addresses, to copy
+    /// neighbours together. After a rejection, publishes only pages already filled. With counted
+    /// writers, claims each page just before its copy, because a recall would wait for all.
     fn put_batch(&self, lender: &Lender, batch: &Batch<'_>, takes: Takes) -> Put {
         let mut claims = [const { None }; BATCH];
         let waits = lender.lent().critical().counts_writers();

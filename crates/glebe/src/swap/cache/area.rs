@@ -224,7 +224,7 @@ impl Area {
     /// Copies a page to `out`. Returns false if the offset is empty. An error may change `out`.
     ///
     /// # Errors
-    /// `Offset`, `NotAPage`, `DamagedPage`, `Forked`, `Os`.
+    /// `Offset`, `NotAPage`, `DamagedPage`, `Forked`, `Os`, `Pool`.
     pub fn load(&self, offset: u64, out: &mut [u8]) -> Result<bool, SwapError> {
         Ok(self.find(offset, out)?.is_some())
     }

@@ -15,8 +15,8 @@ use glebe_os::internal::sync::{lock, Backoff};
 use glebe_os::units::Bytes;
 
 impl Area {
-    /// Writes pages that only ordinary memory holds, until `most` bytes are written or the rest may
-    /// stay unwritten. Returns the bytes written.
+    /// Writes pages that only ordinary memory holds, until about `most` bytes are written or the
+    /// rest may stay unwritten. Returns the bytes written.
     ///
     /// # Errors
     /// `FileFull`, `Os`, `Forked`. No page is lost.

@@ -1,4 +1,5 @@
-//! A [`SwapCache`] holds compressed pages of a program's own pager in the idle part of a reserve.
+//! A [`SwapCache`] holds compressed pages of a program's own pager in the idle part of a reserve
+//! or in ordinary memory.
 //!
 //! ```
 //! use glebe::swap::cache::SwapCache;

@@ -19,7 +19,7 @@ impl Region {
     /// Brings the first pages of the range to memory, up to the budget. Pages may leave before use.
     ///
     /// # Errors
-    /// `Beyond`; `Budget`, `Full`, `FileFull` or `Os` without room; `LostPage`; `Forked`.
+    /// `Beyond`; `Budget`, `Full` or `FileFull` without room; `LostPage`, `Os`, `Pool`, `Forked`.
     pub fn will_need(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;
@@ -76,7 +76,7 @@ impl RegionCore {
         }
     }
 
-    /// Discards up to [`DISCARD_MAX`] of `pages` and removes them.
+    /// Discards up to [`DISCARD_MAX`] pages, and removes them from `pages`.
     fn discard(&self, pages: &mut Range<u64>) -> Result<Option<Refusal>, SwapError> {
         let mut home = Leaving::dead(self, &self.home, WordState::Resident);
         let mut shadow = Leaving::dead(self, &self.shadow, WordState::Window);

@@ -50,7 +50,7 @@ pub(super) struct RegionCore {
     pub(super) changes: Mutex<()>,
     pub(super) window: MappedWord,
     pinned: MappedWord,
-    /// Position in pages, modulo the region's pages.
+    /// Pages passed; the position is this number modulo the region's pages.
     pub(super) hand: MappedWord,
     pub(super) tail: MappedWord,
     pub(super) cold: Cold,
@@ -216,7 +216,7 @@ impl RegionCore {
     }
 
     pub(super) fn count_pins(&self, pages: u64) -> bool {
-        // Another call may change the budget between two reads.
+        // Reads the budget once, because another call may change the budget.
         let budget = self.budget();
         let most = budget - (budget / UNPINNED_SHARE).max(1);
         let add = |pinned: u64| Some(pinned + pages).filter(|sum| *sum <= most);

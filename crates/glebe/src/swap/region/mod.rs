@@ -75,7 +75,8 @@ impl Region {
         &self.inner
     }
 
-    /// Returns the first byte's address. The program must order accesses and stay in bounds.
+    /// Returns the first byte's address. The program must order concurrent accesses and stay in
+    /// bounds.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.home.as_ptr()
@@ -104,7 +105,7 @@ impl Region {
     /// Changes the budget, and evicts pages if necessary.
     ///
     /// # Errors
-    /// `NoBudget`; `BudgetBelowPinned`, `Full`, `FileFull` or `Os` if too little can leave;
+    /// `NoBudget`; `BudgetBelowPinned`, `Full`, `FileFull`, `Os` or `Pool` if too little can leave;
     /// `Forked`. The budget is then unchanged.
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();

@@ -45,8 +45,8 @@ impl Region {
     /// seven eighths of the budget.
     ///
     /// # Errors
-    /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Budget`, `Full`, `FileFull` or
-    /// `Os` without room; `LostPage`; `Forked`.
+    /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Budget`, `Full` or `FileFull`
+    /// without room; `LostPage`, `Os`, `Pool`, `Forked`.
     pub fn resident(&self, offset: Bytes, len: Bytes) -> Result<Resident<'_>, SwapError> {
         let inner = self.inner();
         let pages = inner.checked(offset, len.get())?;

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 /// Blocks SIGPIPE for the calling thread until the drop, which discards a SIGPIPE raised meanwhile.
-/// A signal handler may use it.
+/// Signal handlers may use `Held`.
 pub(in crate::internal::sys) struct Held {
     before: libc::sigset_t,
     /// A set with SIGPIPE; `None` if a SIGPIPE was pending before `new`.

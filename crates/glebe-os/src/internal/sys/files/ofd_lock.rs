@@ -6,8 +6,8 @@
 //! process's memory.
 //!
 //! The bytes may lie beyond the file's end. Two descriptions in one process exclude each other, and
-//! closing another descriptor ends no lock. A thread has the fork lock while it opens a file.
-//! Source: fcntl(2), fcntl_locking(2), mmap(2).
+//! closing another descriptor ends no lock. Forks wait while a file is opened. Source: fcntl(2),
+//! fcntl_locking(2), mmap(2).
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -130,7 +130,6 @@ impl Drop for Tied {
     }
 }
 
-/// Returns true if a process or another description has locked one of these bytes.
 pub fn is_locked(file: &File, bytes: Range<u64>) -> Result<bool, OsError> {
     Ok(locker(file, bytes)?.is_some())
 }

@@ -1,5 +1,5 @@
-//! [`open`] opens only files of this user with one name, and follows no symbolic link. New files
-//! have mode 0600. Source: open(2), mkdir(2).
+//! [`open`] opens only files of this user with one name, and no symbolic link. New files have mode
+//! 0600. Source: open(2), mkdir(2).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -49,7 +49,7 @@ pub fn own_dir(dir: &Path) -> Result<(), OsError> {
     Ok(())
 }
 
-/// Replaces a private file atomically.
+/// Replaces a file atomically by a private one.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
     let new = path.with_extension("new");
     let refused = |call, source| OsError::new(call, new.display().to_string(), source);

@@ -21,7 +21,7 @@ use crate::internal::sys::memory::memfd::parents::Parents;
 use crate::internal::sys::processes::atfork;
 use crate::units::Bytes;
 
-/// Largest alignment for O_DIRECT, in bytes.
+/// Alignment in bytes that suffices for O_DIRECT on usual devices.
 pub const ALIGN: usize = 4 << 10;
 const NAMES: u64 = 16;
 
@@ -107,7 +107,6 @@ impl ScratchFile {
         Ok(())
     }
 
-    /// Reads into `bytes` until they are full or the file ends.
     pub fn read(&self, bytes: &mut [u8], offset: Bytes) -> Result<usize, OsError> {
         let read = file::read_some_at(&self.file, bytes, offset.get());
         read.map_err(|source| self.refused("pread", offset, source))

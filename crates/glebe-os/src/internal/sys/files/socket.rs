@@ -18,8 +18,8 @@ const SOCKET_MODE: u32 = 0o600;
 pub struct Listener(UnixListener);
 
 impl Listener {
-    /// Binds `path`, and replaces the socket of an ended process. Returns `None` if a process
-    /// listens there.
+    /// Binds `path`. Replaces a file there that accepts no connection, such as the socket of an
+    /// ended process. Returns `None` if a process listens there.
     pub fn bind(path: &Path) -> Result<Option<(Self, Bound)>, OsError> {
         let os = |call, e| OsError::new(call, path.display().to_string(), e);
         let in_use = |e: &io::Error| e.kind() == ErrorKind::AddrInUse;
@@ -73,7 +73,7 @@ impl Drop for Bound {
     }
 }
 
-/// Each call of send(2) has the stream's write timeout.
+/// Sends all of `bytes`. Each send(2) has the stream's write timeout.
 pub fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let (fd, len) = (stream.as_raw_fd(), bytes.len());

@@ -8,8 +8,8 @@ use super::memory_block::{BlockState, MemoryBlocks};
 use crate::error::OsError;
 use crate::units::Pages;
 
-/// Marks frames outside all online blocks as [`Use::Absent`]. `uses` has an entry for each `step`
-/// frames, from frame 0 on.
+/// Marks entries whose first frame is in no online block as [`Use::Absent`]. `uses` has an entry
+/// for each `step` frames, from frame 0 on.
 pub fn mark_absent(uses: &mut [Use], step: Pages, blocks: &MemoryBlocks) -> Result<(), OsError> {
     let online = blocks.list()?.into_iter().filter(|one| one.state == BlockState::Online);
     let numbers: HashSet<u64> = online.map(|one| one.number).collect();

@@ -35,7 +35,7 @@ pub struct PoolCounts {
     pub total: u64,
     /// Unused pages, reserved included.
     pub free: u64,
-    /// Free pages reserved for untouched mappings.
+    /// The machine's free pages reserved for untouched mappings.
     pub reserved: u64,
     /// Pages beyond the number written to `nr_hugepages`.
     pub surplus: u64,
@@ -114,8 +114,8 @@ impl Pool {
         file::check_writable(&self.path()).is_ok()
     }
 
-    /// Reads total and surplus until two readings agree, up to 5 s, because a surplus page freed
-    /// between the two reads would look persistent.
+    /// Reads total and surplus by `at_rest`, because a surplus page freed between the two reads
+    /// would look persistent.
     pub fn counts(&self) -> Result<PoolCounts, OsError> {
         let (total, surplus) =
             at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;

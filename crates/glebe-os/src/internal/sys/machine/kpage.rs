@@ -196,7 +196,7 @@ pub fn uses(block: Pages) -> Result<Vec<Use>, OsError> {
     }
 }
 
-/// Returns the first frame and the length of each run of blocks whose use `counts` accepts.
+/// Returns each run of blocks whose use `counts` accepts.
 #[must_use]
 pub fn runs(uses: &[Use], block: Pages, counts: impl Fn(Use) -> bool) -> Vec<(Pfn, Pages)> {
     let (mut runs, mut at) = (Vec::new(), 0);

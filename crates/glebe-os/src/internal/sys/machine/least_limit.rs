@@ -63,7 +63,7 @@ fn joined<'a>(parts: [&[u8]; 3], whole: &'a mut [u8; PATH]) -> Option<&'a CStr> 
     CStr::from_bytes_until_nul(whole).ok()
 }
 
-/// Reads a number; `None` for `max`.
+/// Reads a number; `None` for `max` or on failure.
 fn value_of(path: &CStr) -> Option<u64> {
     let mut text = [0; 32];
     let len = plain_file::read(&Plain::open(path)?, &mut text);

@@ -39,7 +39,7 @@ impl MemInfo {
         Self { root: root.to_owned(), path, file, nodes: Nodes::default() }
     }
 
-    /// Opens the file if it is not open. Only the next `look` reports a failure.
+    /// Only the next `look` reports a failure.
     pub fn open(&mut self) {
         if self.file.is_err() {
             self.file = file::open(&self.path, OpenOptions::new().read(true));
@@ -61,8 +61,8 @@ impl MemInfo {
         }
     }
 
-    /// Asks sysinfo(2). Returns `None` while the file is closed, because the file says more, and
-    /// for a root other than `/`.
+    /// Asks sysinfo(2). Returns `None` before `open` and after `close`, because the open file says
+    /// more, and for a root other than `/`.
     pub fn rough(&self) -> Option<Machine> {
         let is_closed = |why: &io::Error| why.raw_os_error() == Some(libc::EBADF);
         let is_refused = !self.file.as_ref().is_err_and(is_closed);
@@ -112,7 +112,6 @@ pub fn read(name: &str) -> Result<Bytes, OsError> {
     parse(&text, name).ok_or_else(|| file::strange(PATH.as_ref(), &format!("no {name}")))
 }
 
-/// Parses the amount on the line `name`.
 pub(in crate::internal::sys) fn parse(text: &str, name: &str) -> Option<Bytes> {
     let mut lines = text.lines().map(without_node);
     let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

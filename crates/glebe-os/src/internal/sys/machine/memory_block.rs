@@ -118,7 +118,7 @@ impl MemoryBlocks {
         self.read_block(number, &numa::online())
     }
 
-    /// Takes a block off line. If a page cannot be moved, the kernel logs the page and tries until
+    /// Takes a block off line. If a page cannot be moved, the kernel may log the page and try until
     /// `deadline`, when the call fails.
     pub fn take_off_line(&self, number: u64, deadline: Duration) -> Result<(), OsError> {
         let path = self.state_path(number);

@@ -1,6 +1,6 @@
-//! [`Rate`] measures durations by the processor's own clock, because the kernel's clock is slow
-//! after a long sleep. [`Rate`] uses the kernel's clock if the processor's clock ticks unevenly or
-//! may not be read, and off x86-64.
+//! [`Rate`] measures durations by the processor's own clock, because reading the kernel's clock is
+//! slow after a long sleep. [`Rate`] uses the kernel's clock if the processor is not x86-64, or its
+//! clock ticks unevenly or may not be read.
 //!
 //! Source: the time-stamp counter (CPUID 8000_0007h EDX bit 8), prctl(2) PR_GET_TSC.
 #![allow(unsafe_code)] // Safety: reading a counter touches no memory.

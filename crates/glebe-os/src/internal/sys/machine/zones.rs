@@ -21,8 +21,8 @@ const REFRESH: &str = "/proc/sys/vm/stat_refresh";
 const WRITES: u32 = 32;
 const LOOKS_MAX: u32 = 16;
 
-/// Returns the free pages of `size` that a node, or all nodes, can give while every zone stays
-/// above its high watermark.
+/// Returns the free pages of `size` that a node, or all nodes, can give while no zone falls below
+/// high watermark plus protection.
 pub fn obtainable(size: PageSize, node: Option<Node>) -> Result<u64, OsError> {
     let text = file::text(PATH)?;
     let mut blocks = buddyinfo::free_blocks_of_zones(size)?;

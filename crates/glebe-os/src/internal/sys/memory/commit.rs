@@ -65,8 +65,8 @@ pub fn sparse(len: Bytes) -> Result<usize, OsError> {
 pub unsafe fn commit(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError> {
     // SAFETY: the caller owns the range, which is empty.
     unsafe {
-        // mprotect would populate a locked range, and the process may have locked this one since
-        // `reserve`.
+        // mprotect would populate a locked range, and the process may have locked its memory
+        // since `reserve`.
         let locks = locks || is_locked(addr);
         if locks {
             unlock(addr, len)?;

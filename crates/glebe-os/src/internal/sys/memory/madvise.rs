@@ -120,13 +120,14 @@ pub unsafe fn try_discard(addr: usize, len: Bytes) -> io::Result<()> {
 }
 
 pub const DISCARD_MAX: usize = 32;
-/// The calling thread, whose memory is the process's. The number of the process changed in 6.17.
+/// Means the calling thread, whose memory is the process's. The number for the process changed in
+/// Linux 6.17.
 const PIDFD_SELF: libc::c_int = -10_000;
 /// 1 once the kernel has refused a call for many ranges.
 static ONE_BY_ONE: MappedWord = MappedWord::new(0);
 
-/// Drops ranges (address, length) in order until one fails. Returns the number dropped. Linux 6.15
-/// drops the first [`DISCARD_MAX`] ranges in one system call.
+/// Drops ranges (address, length) in order until one fails. Returns the number dropped. Since Linux
+/// 6.15 one system call drops the first [`DISCARD_MAX`] ranges.
 ///
 /// # Safety
 /// See [`advise`].

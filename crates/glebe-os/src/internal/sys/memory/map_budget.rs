@@ -1,4 +1,4 @@
-//! [`Budget`] limits how many mappings a part of this crate may use.
+//! [`Budget`] limits how many mappings a part of glebe may use.
 //!
 //! Beyond `vm.max_map_count` every mmap of the process fails. So each part with many mappings stops
 //! at a share of that limit.

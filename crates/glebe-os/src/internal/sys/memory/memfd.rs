@@ -48,8 +48,8 @@ impl MemFile {
     /// Creates a file of `len` zero bytes in base pages, rounded up. Allocates no page yet.
     ///
     /// # Errors
-    /// If memfd_create(2), ftruncate(2) or fcntl(2) fails: EINVAL for a length of zero, EFBIG
-    /// beyond `RLIMIT_FSIZE`.
+    /// If memfd_create(2), ftruncate(2) or fcntl(2) fails; EINVAL for a length of zero or beyond
+    /// `i64::MAX`, EFBIG beyond `RLIMIT_FSIZE`.
     pub fn new(len: Bytes) -> Result<Self, OsError> {
         Self::create(len, None)
     }

@@ -63,7 +63,7 @@ impl MemoryFile {
         made
     }
 
-    /// Opens a file. Follows no symbolic link except `/proc/PID/fd/N`, which may name a memfd.
+    /// Opens a file. Refuses a symbolic link except `/proc/PID/fd/N`, which may name a memfd.
     pub fn open(path: &Path) -> Result<Result<Self, String>, OsError> {
         let refused = |source| refused("open", path.display().to_string(), source);
         // Opening a device may have effects, so an O_PATH descriptor is checked first. The file is
@@ -158,7 +158,6 @@ impl MemoryFile {
         Ok(Some((start, stop.clamp(start + 1, end))))
     }
 
-    /// Returns the offset of the next data or hole, or `None` if none follows.
     fn seek(&self, whence: libc::c_int, from: u64) -> Result<Option<u64>, OsError> {
         let made = answer("lseek", || {
             // SAFETY: the descriptor is open.

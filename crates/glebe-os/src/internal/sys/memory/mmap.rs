@@ -184,8 +184,8 @@ pub(in crate::internal::sys) unsafe fn protect(
     made.map(drop).map_err(|source| limits::refused("mprotect", span(addr, len), source))
 }
 
-/// Maps ordinary memory at a multiple of `align`. Aligns reserved addresses, not memory, because
-/// the process may lock all memory that it maps.
+/// Maps ordinary memory at a multiple of `align`. Cuts reserved addresses, not memory, to fit,
+/// because a process that locks its memory would populate the rest too.
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let start = set_aside(len, align)?;
     let how = (ALL_ACCESS, ANONYMOUS | libc::MAP_FIXED);
@@ -248,7 +248,7 @@ pub(in crate::internal::sys) fn wiped_page() -> Result<usize, OsError> {
     }
 }
 
-/// Unmaps a range. If the kernel refuses, drops its pages, and later calls try again.
+/// Unmaps a range. If the kernel refuses, frees the range's pages, and later calls try again.
 ///
 /// # Safety
 /// The caller owns the mapping, and nothing refers to it any more.

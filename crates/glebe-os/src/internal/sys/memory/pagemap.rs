@@ -145,8 +145,8 @@ impl Pagemap {
         Ok(bytes.chunks_exact(WORD).map(word).collect())
     }
 
-    /// Returns `Entries` if the scan fails: ENOTTY before Linux 6.7, ENOSYS in an emulator, EPERM
-    /// under a filter.
+    /// Returns `Entries` if a scan fails with ENOTTY (before Linux 6.7), ENOSYS (in an emulator) or
+    /// EPERM (under a filter).
     pub fn reading(&self) -> Reading {
         let at = page_size().bytes().get();
         let scanned = scan(&self.file, at..at, PAGE_IS_PRESENT, 0, &mut [Region::default()]);

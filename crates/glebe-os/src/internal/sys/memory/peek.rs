@@ -53,8 +53,6 @@ fn either(
     copy(false).map_err(|source| OsError::new("memfd_create", "a copy", source))
 }
 
-/// Calls `copy` with the number of bytes copied before, until `len` bytes are copied or memory is
-/// missing.
 fn repeat(len: usize, mut copy: impl FnMut(usize) -> io::Result<isize>) -> io::Result<usize> {
     let mut done = 0;
     while done < len {

@@ -20,7 +20,7 @@ pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
 /// Moves a mapping with its pages. On an error the mapping stays.
 ///
 /// # Safety
-/// The caller owns both ranges. Nothing needs the bytes at `to`, and no reference to those at
+/// The caller owns both ranges. Nothing needs the bytes at `to`, and no reference to bytes at
 /// `from` exists.
 pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -94,8 +94,8 @@ impl Flags {
     }
 }
 
-/// Changes the protection. Fails if `PR_SET_MDWE` (Linux 6.3), a security module or a filter
-/// forbids execution.
+/// Changes the protection. `PR_SET_MDWE` (Linux 6.3), a security module or a filter may forbid
+/// execution.
 ///
 /// # Safety
 /// The caller owns the mapping, and nobody uses it in a way that is now forbidden.

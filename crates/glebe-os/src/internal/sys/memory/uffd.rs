@@ -27,7 +27,7 @@ const UFFD_API: u64 = 0xAA;
 const TYPE: u32 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1 << 0;
 const USER_MODE_ONLY: libc::c_int = 1;
-/// A touch of a missing page raises SIGBUS and sends no message.
+/// Makes a touch of a missing page raise SIGBUS and send no message.
 const FEATURE_SIGBUS: u64 = 1 << 7;
 const DEVICE: &str = "/dev/userfaultfd";
 
@@ -159,7 +159,6 @@ impl Uffd {
         made.map_err(|source| refused("UFFDIO_UNREGISTER", addr, len, source))
     }
 
-    /// Fills the missing pages of an armed range with zeros.
     pub fn fill_holes(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
         let page = page_size().bytes().as_usize();
         let made = loop {

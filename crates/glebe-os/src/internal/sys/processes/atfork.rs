@@ -88,8 +88,8 @@ extern "C" fn child() {
     release();
 }
 
-/// Adds `step` as the last one, unless it is present. Fails in a process [without
-/// steps](is_without_steps), and beyond `STEPS_MAX` steps.
+/// Adds `step` as the last one, unless it is present. Fails if pthread_atfork(3) fails, in a
+/// process [without steps](is_without_steps), and beyond `STEPS_MAX` steps.
 pub fn add(step: &'static Step) -> Result<(), OsError> {
     acquire();
     let added = add_locked(step);

@@ -58,7 +58,7 @@ pub fn address_limit() -> Option<u64> {
     limits::limit(libc::RLIMIT_AS).map(Bytes::get)
 }
 
-/// Returns true if this process or its parent disabled transparent huge pages.
+/// Returns true if this process or an ancestor disabled transparent huge pages by prctl(2).
 #[must_use]
 pub fn huge_pages_forbidden() -> bool {
     let zero: libc::c_ulong = 0;
@@ -69,11 +69,11 @@ pub fn huge_pages_forbidden() -> bool {
     told.is_ok_and(|told| told != 0)
 }
 
-/// `start_thread` doubles only stacks that are shorter, in bytes.
 const STACK_MAX: usize = 64 << 20;
 
 /// Starts a detached thread with all signals blocked. The C library puts the thread-local variables
-/// of all libraries on the stack, so `stack` (bytes) is doubled until they fit.
+/// of all libraries on the stack, so `stack` (bytes), while below `STACK_MAX`, is doubled until
+/// they fit.
 pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
     match try_start_thread(stack, body) {
         Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) && stack < STACK_MAX => {

@@ -1,11 +1,11 @@
 //! [`Rseq`] runs restartable sequences of stores, which the kernel aborts instead of resuming.
 //!
-//! A thread continues at the abort address if it is preempted, migrated, interrupted by a signal,
-//! or hit by [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier). So after a change of
-//! the guard word and a barrier, no thread can act on the old guard.
+//! A thread in a sequence continues at the abort address if it is preempted, migrated, interrupted
+//! by a signal, or hit by [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier). So after a
+//! change of the guard word and a barrier, no thread can act on the old guard.
 //!
-//! Both sequences begin with the test `guard & mask == expect` and end with one store, the commit.
-//! Source: rseq(2), the kernel's `rseq.c`, glibc's ABI of `struct rseq`.
+//! The sequences first test `guard & mask == expect` and end with one store, the commit. Source:
+//! rseq(2), the kernel's `rseq.c`, glibc's ABI of `struct rseq`.
 //!
 //! # Safety
 //! The rseq area is the calling thread's own: its address is the thread pointer plus a constant.
@@ -106,7 +106,8 @@ impl Rseq {
         unsafe { arch::compare_exchange(self.offset, guard, target, old, new) }
     }
 
-    /// Unless the outcome is [`Outcome::Done`], `meta_at` and the bytes may be partly written.
+    /// Does the work of [`Fill`]. Unless [`Outcome::Done`], `meta_at` and the bytes may be partly
+    /// written.
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `len` bytes, which do not overlap. All other

@@ -3,13 +3,12 @@
 //!
 //! If a page cannot be provided (`BUS_ADRERR`), the handler asks the callbacks of the
 //! [watches](Handler::watch) that hold the address, and the touch is repeated if one brings the
-//! page back. All other SIGBUS go to the earlier handler. If there was none, the repeated touch
-//! kills the process.
+//! page back. All other SIGBUS go to the earlier handler, or kill the process if there was none.
 //!
 //! The handler takes no lock, allocates nothing, keeps `errno`, and uses the alternate stack. It
 //! may interrupt itself (`SA_NODEFER`): a callback may touch a missing page of another range, so
-//! the stack needs one signal frame per range. A blocked SIGBUS kills. A system call on a missing
-//! page returns EFAULT. Source: sigaction(2), signal-safety(7), userfaultfd(2).
+//! the stack needs one signal frame per range. A touch kills while SIGBUS is blocked. A system call
+//! on a missing page returns EFAULT. Source: sigaction(2), signal-safety(7), userfaultfd(2).
 //!
 //! # Safety
 //! The handler trusts the kernel's arguments, and a watch's callback and data until the watch is
@@ -72,15 +71,15 @@ impl Handler {
         Ok(Self(()))
     }
 
-    /// Returns true if no later handler of the program precedes this one.
+    /// Returns true unless the program has installed its own handler since.
     pub fn is_first(self) -> Result<bool, OsError> {
         let now = point("sigaction").and_then(|()| chain::current());
         let now = now.map_err(|source| OsError::new("sigaction", "SIGBUS", source))?;
         Ok(now.sa_sigaction == on_sigbus as *const () as usize)
     }
 
-    /// Asks `decide` about touches in `range` (addresses) until the watch is dropped. The first
-    /// watch that does not pass decides.
+    /// Asks `decide` about touches of missing pages in `range` (addresses) until the watch is
+    /// dropped. The first watch that does not pass decides.
     ///
     /// # Safety
     /// Until the watch is dropped, `decide` may be called with `data` on any thread, at any

@@ -1,8 +1,8 @@
 //! [`syscall`] and [`sigaction`] serve a library that replaces these functions of a program.
 //!
-//! The library's SIGBUS handler, `front`, is installed instead of the program's. The program never
-//! sees `front`. A signal handler may call [`sigaction`], which takes no lock and allocates
-//! nothing. Source: syscall(2), sigaction(2).
+//! The library's SIGBUS handler, `front`, is installed instead of a program's with `SA_SIGINFO`.
+//! The program never sees `front`. Signal handlers may call [`sigaction`], which takes no lock and
+//! allocates nothing. Source: syscall(2), sigaction(2).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -39,7 +39,7 @@ pub unsafe fn syscall(number: c_long, arguments: [c_long; 6]) -> c_long {
 }
 
 /// Calls sigaction(2). A SIGBUS handler with `SA_SIGINFO` is only stored, and `front` is installed
-/// with its flags and mask.
+/// with that handler's flags and mask.
 ///
 /// # Safety
 /// The conditions of sigaction(2) hold. `front` is always the same function and calls [`pass_on`].

@@ -1,4 +1,4 @@
-//! [`Events`] counts how often a version 2 memory cgroup hit the limits *high* and *max*.
+//! [`Events`] notices that a version 2 memory cgroup hit the limit *high* or *max*.
 //!
 //! After a change, `memory.events` has an urgent event (EPOLLPRI) until the file is read. Source:
 //! kernfs_generic_poll in fs/kernfs/file.c.

@@ -1,9 +1,9 @@
 //! [`Charged`] keeps the files of memory cgroups open.
 //!
-//! [`Charged::tightest`] allocates nothing, and opens no file unless `ulimit -n` allows too few
-//! open files.
+//! [`Charged::tightest`] allocates nothing, and opens no file unless too many files
+//! were open before.
 //!
-//! Figures include descendants. Refaults are pages. Files of a removed group read as `ENODEV`.
+//! Figures include descendants. Files of a removed group read as `ENODEV`.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -113,7 +113,6 @@ impl Charged {
     }
 }
 
-/// Calls `open(true)` or, if too many files are open, `open(false)`.
 fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, OsError> {
     match open(true) {
         Err(error) if matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE)) => open(false),
@@ -122,8 +121,8 @@ fn keep_if_possible<T>(open: impl Fn(bool) -> Result<T, OsError>) -> Result<T, O
 }
 
 impl Group {
-    /// Opens the limits of memory, and in version 1 also of memory with swap. The root cgroup has
-    /// none.
+    /// Opens the limits of memory, and in version 1 also of memory with swap. The root cgroup of
+    /// version 2 has none.
     fn open(dir: &Path, is_v2: bool, keeps: bool) -> Result<Vec<Self>, OsError> {
         let limited: &[(&[&str], &str)] = match is_v2 {
             true => &[(&["memory.max", "memory.high"], "memory.current")],

@@ -1,8 +1,9 @@
 //! [`Pager`] moves or write-protects pages of armed ranges by a userfaultfd.
 //!
 //! Signal handlers call the functions on pages, which allocate nothing. The kernel moves whole
-//! pages of one VMA per call. It refuses read-only pages, and locked pages with an unlocked target,
-//! as [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8), UFFDIO_WRITEPROTECT(2const) (5.7).
+//! pages of one VMA per call. It refuses read-only pages, and pages if only they or their target
+//! are locked, as [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8),
+//! UFFDIO_WRITEPROTECT(2const) (5.7).
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,7 +1,7 @@
 //! [`pass_on`] calls the earlier SIGBUS handler as the kernel would have called it.
 //!
 //! The earlier handler's mask, `SA_NODEFER`, `SA_SIGINFO`, `SA_RESETHAND` and `SA_RESTART` apply.
-//! It always runs on the alternate stack if there is one. Source: the kernel's
+//! But the handler always runs on the alternate stack if there is one. Source: the kernel's
 //! `force_sig_info_to_task`: a fault kills even if its signal is ignored.
 #![allow(unsafe_code)]
 

@@ -66,11 +66,11 @@ pub unsafe fn copy(
     })
 }
 
-/// Replaces a mapping by private zeros.
+/// Replaces a mapping by private zeros. No other process sees later writes there.
 ///
 /// # Safety
 /// The range is whole pages of the caller's mapping, and the program has no reference to it except
-/// to atomics. No other process sees later writes there.
+/// to atomics.
 pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
     let (access, fixed) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
     let flags = fixed | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
