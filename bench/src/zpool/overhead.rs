@@ -18,8 +18,8 @@ const RANDOM: &str = "overhead_random_delete_percent";
 const PERCENT: &str = "percent";
 const COMPACTED: &str = "zram, compacted";
 
-/// Replays `traced` (one run of blocks in `nth` of the trace), and the tree if there is one.
-/// Allocators replay only the trace.
+/// Replays `traced`, a sample of the trace (one of every `nth` runs of blocks), and the tree if
+/// there is one. Allocators replay only the trace.
 pub(super) fn measure(
     nth: usize,
     traced: &Workload,

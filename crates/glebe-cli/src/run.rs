@@ -50,8 +50,8 @@ pub struct RunArgs {
     signal: Option<String>,
     /// The library to preload, or the folder that it is in
     ///
-    /// Without it, the command looks for libglebe_malloc.so beside itself, then where `make
-    /// install` puts it: in ../lib, the folder of the machine's kind in ../lib, and ../lib64.
+    /// Without it, the command looks for libglebe_malloc.so in its own folder, then in the library
+    /// folders beside that: ../lib, ../lib/ARCH-linux-gnu, and ../lib64.
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
     /// A further option of the allocator, for example thread=off; may be repeated

@@ -1,8 +1,8 @@
 //! [`grow_pool`] and [`shrink_pool`] resize the machine's hugetlb pool for good.
 //!
-//! No process owns the added pages. The kernel counts surplus pages first, so a growing pool makes
-//! them persistent. Shrinking removes only idle pages, because the kernel would make pages in use
-//! surplus.
+//! No process owns the added pages. A pool that grows first makes surplus pages persistent, and
+//! only then adds new ones, so the number to write includes the surplus. Shrinking removes only
+//! idle pages, because the kernel would make pages in use surplus.
 //!
 //! Counts are persistent pages. Lock: [`PoolLock`].
 

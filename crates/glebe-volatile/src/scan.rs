@@ -321,7 +321,7 @@ impl Scan {
     #[inline]
     fn populate(&self, pages: Extent) -> Result<bool, OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: contents stay; in an armed range, a missing page is an error.
+        // SAFETY: populating keeps contents; where userfaultfd is armed, it fills no missing page.
         unsafe { populate_armed(addr, len) }
     }
 

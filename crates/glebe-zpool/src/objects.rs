@@ -264,8 +264,8 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // Only this thread changes entries of the class's slots now. An equal word may be from
-            // another epoch, so the epoch is checked.
+            // With the class's lock, no other thread changes an entry whose slot is in the class.
+            // But the entry may name another object by an equal word: the epoch tells them apart.
             if !state.has(memory, place.zspage)
                 || !memory.entries.is_of_epoch(index, named)
                 || !memory.entries.exchange(index, entry, to(entry))

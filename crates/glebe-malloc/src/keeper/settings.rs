@@ -9,8 +9,9 @@ use glebe::Bytes;
 use crate::heap::Settings;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Default bytes to keep free below a limit. The policy keeps at most a quarter of the limit, or
-/// half while others' usage rises. Two processors fill this room with huge pages in three turns.
+/// Default bytes to keep free below a limit; the policy keeps at most a quarter of the limit, or
+/// half while others' usage rises. Two processors that fault in huge pages use up this much in
+/// three turns of the keeper.
 const MARGIN: Bytes = Bytes::mib(256);
 
 static AGE_MICROS: AtomicU64 = AtomicU64::new(0);

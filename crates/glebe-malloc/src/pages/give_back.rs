@@ -1,9 +1,9 @@
 //! Gives free memory back at once, and finds marked memory that the kernel took.
 //!
-//! Callers ask for an amount; at most the rest of a unit is given back beyond it. Free units are
-//! first, from the top, because mimalloc takes from the bottom; then free slices of other units.
-//! Lock: the right to claim slices, a unit at a time. Cost: some µs per dropped unit; 2 ms per GiB
-//! looked at. Source: madvise(2), mincore(2).
+//! [`Space::give_back`] gets an amount, and exceeds it by at most the rest of one unit. It takes
+//! free units first, from the top, because mimalloc takes from the bottom; then free slices of
+//! others. Lock: the right to claim slices, for one unit at a time or for a whole given range.
+//! Cost: some µs per dropped unit; 2 ms per GiB looked at. Source: madvise(2), mincore(2).
 //!
 //! # Safety
 //! System calls change only claimed slices, which no other thread touches or needs.

@@ -1,4 +1,5 @@
-//! Tests that marks and unmarks need no extra memory, keep contents in swap, and respect ages.
+//! Tests that marks and unmarks need no extra memory, that a mark loses no contents that are in
+//! swap, and that a mark drops what was marked longer ago than the age limit.
 //!
 //! Safety: advice concerns marked pages of a region, or changes no contents.
 

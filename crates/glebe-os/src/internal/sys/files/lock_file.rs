@@ -115,7 +115,8 @@ struct Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // In a forked child that drops its parent's `Inside`, the word may be the child's own.
+        // Frees the word only if it still names this holder: a forked child that drops its parent's
+        // `Inside` may have locked the file itself.
         let (free, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = self.file.holder.compare_exchange(self.own, 0, free, failed);
     }
