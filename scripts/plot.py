@@ -75,7 +75,10 @@ def size_text(size):
 
 
 def time_text(us):
-    return f"{us:.3g} us" if us < 1000 else f"{us / 1000:.3g} ms"
+    for unit, scale in (("us", 1), ("ms", 1e3)):
+        if us < 1000 * scale:
+            return f"{us / scale:.3g} {unit}"
+    return f"{us / 1e6:.3g} s"
 
 
 def granules(canvas, data):

@@ -169,7 +169,7 @@ struct Line {
 
 impl Line {
     /// Makes one request. Returns the number of wrong bytes in a block of the reserve. Keeps the
-    /// fullest map of the reserve in `fullest`.
+    /// reserve's map in `fullest` if the block is the largest so far.
     fn ask(&mut self, reserve: &Reserve, fullest: &mut Vec<GranuleUse>) -> u64 {
         let asked = match self.who {
             "glebe" => return self.ask_reserve(reserve, fullest),
@@ -204,9 +204,9 @@ impl Line {
         block.bytes_mut().map(|bytes| bytes.fill(byte)).unwrap_or_default();
         let usage = reserve.usage();
         let weight = |usage: &[GranuleUse]| {
-            let used = usage.iter().map(|of| of.first_class.get() + of.tenant.get()).sum::<u64>();
-            // First-class pages break a tie, because they show more.
-            (used, usage.iter().map(|of| of.first_class.get()).sum::<u64>())
+            // The largest block shows most.
+            let held = usage.iter().map(|of| of.first_class.get()).sum::<u64>();
+            (held, usage.iter().map(|of| of.tenant.get()).sum::<u64>())
         };
         if weight(&usage) > weight(fullest) {
             *fullest = usage;
