@@ -1,6 +1,4 @@
 //! Moves memory into a [`Window`], and unpins parts to be given back.
-//!
-//! Lengths and offsets are bytes from the start of the memory.
 
 use super::{runs, Contig, Drift, Run, Source};
 use glebe_os::error::OsError;
@@ -19,8 +17,8 @@ impl Contig {
         Ok(Self { mapping, ..self })
     }
 
-    /// Returns the smallest part that can be given back: the largest page, or a longer pinned
-    /// buffer. `None` for a dma-heap.
+    /// Returns the granularity of giving memory back: the largest page, or the pin's io_uring
+    /// buffer if longer. `None` for a dma-heap.
     #[doc(hidden)]
     pub fn unit(&self) -> Option<PageSize> {
         let page = |source| match source {
@@ -50,7 +48,7 @@ impl Contig {
         })
     }
 
-    /// Compares the runs `left` with their frames, like [`Contig::verify`].
+    /// Compares the remaining runs with their frames, like [`Contig::verify`].
     ///
     /// # Errors
     /// See [`Contig::verify`].

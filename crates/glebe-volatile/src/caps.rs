@@ -1,8 +1,7 @@
 //! [`Caps`] limits the size and age of marked memory, and sheds it for a reclaimer.
 //!
 //! The lower of two caps applies: the program's and the reclaimer's. A forked child ignores the
-//! reclaimer's, because nobody would lift it. Unit: pages; [`NO_CAP`] means no cap. Lock: the
-//! region's.
+//! reclaimer's, because nobody would lift it. Unit: pages. Lock: the region's.
 
 use std::time::{Duration, Instant};
 
@@ -104,8 +103,8 @@ impl Region {
     }
 
     /// Drops the oldest marked memory of a priority, up to `most` resident bytes rounded up to
-    /// granules. Stops at a range marked after `until`, unless it is the first. Returns the
-    /// resident bytes dropped.
+    /// granules. After the first range, stops at a range marked after `until`. Returns the resident
+    /// bytes dropped.
     #[doc(hidden)]
     pub fn shed(
         &self,

@@ -1,8 +1,8 @@
 //! Sheds granules for a reclaimer, the oldest of a priority first.
 //!
-//! [`Queue`] keeps the first candidates of one priority between sheds, because a scan of all words
-//! is O(granules). A purge checks each word again. Times are of the machine's clock; granules of
-//! [`Order::Lifo`](super::Order::Lifo) have negative times, so they count as oldest. Lock: the
+//! [`Queue`] keeps the first candidates of one priority between sheds, because a scan reads every
+//! granule's [`Word`]. A purge checks each word again. Times are of the machine's clock; granules
+//! of [`Order::Lifo`](super::Order::Lifo) have negative times, and count as oldest. Lock: the
 //! queue's, before the purge lock.
 
 use std::collections::VecDeque;
@@ -144,7 +144,7 @@ impl Purger {
         }
         queue.forget();
         let look = self.look().unwrap_or_default();
-        // Limits the bytes, because words may claim more memory than the file has.
+        // The file's memory limits the sum, because granules' words may claim more.
         let mut there = self.ledger().file().allocated().unwrap_or(Bytes::ZERO);
         queue.sheddable = look.marked_bytes.map(|marked| {
             let marked = marked.min(there);
@@ -164,7 +164,7 @@ impl Purger {
     }
 
     /// Purges up to `most` bytes of a priority, rounded up to granules, oldest first. Stops at
-    /// granules marked after `until`, except those of the first mark.
+    /// granules marked after both `until` and the oldest granule.
     #[doc(hidden)]
     pub fn shed(
         &self,
