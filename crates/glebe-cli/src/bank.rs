@@ -35,7 +35,7 @@ enum BankCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Give LEN of the bank back to the kernel, or all; blocks with drawn pages stay (root)
+    /// Give LEN of the bank, or all, back to the kernel; blocks with hugetlb pages stay (root)
     Drop {
         /// Length, rounded up to whole memory blocks; all if not given
         #[arg(value_parser = parse)]

@@ -67,11 +67,12 @@ enum Command {
     Run(run::RunArgs),
     /// Look at contiguous memory, ask for a run, set memory aside
     Contig(contig::ContigArgs),
-    /// Memory that all use until a contiguous run is drawn (root)
+    /// Lend memory to programs until a contiguous run needs it (root)
     ///
-    /// The bank is a set of movable memory blocks. Programs and page cache use them. The source
-    /// `blocks` moves these pages elsewhere within a fraction of a second. The kernel cannot use
-    /// movable memory for itself, so the bank takes at most a quarter of memory.
+    /// The bank is a set of movable memory blocks. Programs and page cache use the blocks. For a
+    /// contiguous run, the source `blocks` moves the contents of blocks elsewhere within a fraction
+    /// of a second, and draws the blocks' pages into a pool of huge pages. The bank takes at most a
+    /// quarter of memory, because the kernel cannot use movable memory for itself.
     Bank(bank::BankArgs),
     /// Show a reserve at work, compared with the kernel
     Demo(demo::DemoArgs),
@@ -99,39 +100,41 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Take memory inside a running `glebe serve`, and give it back
     ///
-    /// The command prints how much memory it took, in how many runs, and how fast. If the server
-    /// has less than you ask for, the command takes all of it. It gives the memory back after the
-    /// time, or when it ends earlier. Only root and the server's user may run it.
+    /// The command prints how much memory it took, in how many contiguous runs, and how fast. If
+    /// the server has less than SIZE, the command takes all memory that the server has. The command
+    /// gives the memory back after TIME, or when the command ends earlier. Only root and the
+    /// server's user may run the command.
     #[cfg(feature = "serve")]
     Recall(recall::RecallArgs),
-    /// Purge volatile memory that processes share when memory is short
+    /// When memory is short, purge volatile memory that processes share
     ///
     /// The files are files of `glebe::volatile::Shared`, on tmpfs or as memfds. Processes mark the
     /// contents that they can make again. The command runs in the foreground; one process serves
-    /// any number of files. If less memory than the margin is left, it purges marked memory that no
-    /// process has pinned: the lowest priority of all files first, then the oldest marks. It purges
-    /// only as much as is missing. Page cache that the kernel can drop counts as memory that is
-    /// left. The command looks at the memory cgroups above itself, or at the given ones, and at the
-    /// machine's available memory. It looks more often if less is left, and when the kernel reports
-    /// usage or stalls (PSI, or MEMORY_PRESSURE_WATCH).
+    /// any number of files. If less memory than the margin is left, the command purges marked
+    /// memory that no process has pinned: the lowest priority of all files first, then the oldest
+    /// marks. The command purges only as much as is missing. Page cache that the kernel can drop
+    /// counts as memory that is left. The command looks at the memory cgroups above itself, or at
+    /// the given cgroups, and at the machine's available memory. The command looks more often if
+    /// less memory is left, and when the kernel reports usage or stalls (PSI, or
+    /// MEMORY_PRESSURE_WATCH).
     ///
     /// The log on standard error has one line for each event. If a path later names another file,
-    /// the command purges that file too, and keeps the earlier one until no process uses it. A file
-    /// that no process uses is not volatile, so nothing of it is purged. SIGTERM and SIGINT end the
-    /// command, a second one at once. SIGHUP opens the files again. The command tells systemd when
-    /// it is ready.
+    /// the command purges that file too, and keeps the earlier file until no process uses it. The
+    /// command purges nothing of a file that no process uses, because such a file is not volatile.
+    /// SIGTERM and SIGINT end the command; a second such signal ends it at once. SIGHUP opens the
+    /// files again. The command tells systemd when it is ready.
     ///
-    /// A file has one purger. A second one ends with status 1; with --wait it waits for the first.
-    /// --once and --dry-run work beside a purger.
+    /// A file has one purger. A second purger ends with status 1, or waits for the first if --wait
+    /// is given. --once and --dry-run work beside a purger.
     ///
     /// Run as root with other users' files, the command checks each address and length that it
     /// reads from a file. It refuses a symbolic link as the last part of a path. It opens no FIFO,
-    /// no device and no file outside tmpfs, and leaves a file alone that is cut meanwhile. A user
-    /// who may write a file decides what is purged of it, can keep it from being purged (by pins,
-    /// or by the lock of its purger), and can slow the looks at it. So give each user whom you do
-    /// not trust a purger of its own, run as that user. The log shows process names as the
-    /// processes wrote them into the file. Only users whose files may be purged should have write
-    /// access to the directories of a path.
+    /// no device and no file outside tmpfs, and leaves a file alone after another process truncates
+    /// it. A user who may write a file decides what the command purges of the file, can prevent the
+    /// purge (by pins, or by the lock of the file's purger), and can slow the looks at the file. So
+    /// for each user whom you do not trust, run a separate purger as that user. The log shows
+    /// process names as the processes wrote them into the file. Only users whose files the command
+    /// may purge should have write access to the directories of a path.
     Reclaim(reclaim::ReclaimArgs),
     /// Print the size classes of a pool of compressed objects
     Zpool(zpool::ZpoolArgs),

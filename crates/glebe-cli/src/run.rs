@@ -37,27 +37,27 @@ pub struct RunArgs {
     /// Replace the program's malloc by glebe-malloc, whose free memory the kernel may take
     #[arg(long)]
     malloc: bool,
-    /// Print what the allocator did when the program ends: to standard error, as text
+    /// Print the allocator's statistics when the program ends, as text to standard error
     ///
-    /// WHERE is `text`, `json` or `openmetrics`, a file, or both as in `json:FILE`. In the name of
-    /// the file, %p is the process id, and %% is %. Programs that the program starts print theirs
-    /// only if the name has %p, each into a file of its own. A program that is killed, or ends by
-    /// _exit(2) as some shells do, prints none.
+    /// WHERE is a format (`text`, `json` or `openmetrics`), a file, or both, as in `json:FILE`. In
+    /// the name of the file, %p is the process id, and %% is %. If the name has %p, each program
+    /// that the program starts prints its own statistics too, into its own file. A program that is
+    /// killed, or ends by _exit(2) as some shells do, prints no statistics.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true)]
     stats: Option<Option<OsString>>,
-    /// Print the same whenever the program gets this signal: HUP, USR1, USR2, WINCH or RTMIN+N
+    /// Print the statistics of --stats at each SIGNAL: HUP, USR1, USR2, WINCH or RTMIN+N
     #[arg(long, value_name = "SIGNAL", value_parser = environment::signal)]
     signal: Option<String>,
-    /// The library to preload, or the folder that it is in
+    /// The library to preload, or the library's folder
     ///
-    /// Without it, the command looks for libglebe_malloc.so in its own folder, then in the library
-    /// folders beside that: ../lib, ../lib/ARCH-linux-gnu, and ../lib64.
+    /// Without --lib, the command looks for libglebe_malloc.so in the command's own folder, and
+    /// then, from that folder, in ../lib, ../lib/ARCH-linux-gnu and ../lib64.
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
     /// A further option of the allocator, for example thread=off; may be repeated
     #[arg(long = "option", value_name = "NAME[=VALUE]")]
     options: Vec<OsString>,
-    /// The program, looked for in PATH if its name has no slash, and its arguments
+    /// The program and its arguments; the command searches PATH for a name without a slash
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,

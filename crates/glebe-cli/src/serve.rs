@@ -108,7 +108,8 @@ pub struct ServeArgs {
     /// Accepted without effect: memory is populated, and pinned if possible
     #[arg(short = 'k', long = "lock-memory")]
     lock_memory: bool,
-    /// Count by prefix: keys up to this character (`stats detail`), from the start
+    /// Count commands by key prefix (`stats detail`) from the server's start; this character ends a
+    /// prefix
     #[arg(short = 'D', long, value_name = "CHARACTER")]
     delimiter: Option<char>,
     /// Memcached's extended options, separated by commas: `idle_timeout=SECONDS` and

@@ -15,7 +15,7 @@ pub struct ReleaseArgs {
     /// Length, rounded up to whole pages, or `all`
     #[arg(value_parser = amount)]
     len: Amount,
-    /// Size of a page, for example 2M or 1G; if not given, the smallest that the machine has
+    /// Size of a page, for example 2M or 1G; default: the machine's smallest huge page
     #[arg(long, value_parser = parse, value_name = "SIZE")]
     page: Option<Bytes>,
     /// Print the file that would be written, and write none

@@ -17,13 +17,14 @@ pub struct ReserveArgs {
     /// Length, rounded up to whole pages
     #[arg(value_parser = parse)]
     len: Bytes,
-    /// Size of a page, for example 2M or 1G; if not given, the smallest that the machine has
+    /// Size of a page, for example 2M or 1G; default: the machine's smallest huge page
     #[arg(long, value_parser = parse, value_name = "SIZE")]
     page: Option<Bytes>,
-    /// Print each file that would be written, and write none
+    /// Print what the command would write; write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print the kernel parameter and a systemd unit that do it at every boot, and write nothing
+    /// Print a kernel parameter and a systemd unit that each reserve LEN at every boot; write
+    /// nothing
     #[arg(long, conflicts_with = "dry_run")]
     at_boot: bool,
 }

@@ -81,8 +81,8 @@ class Reserve:
         zeroed: bool = False,
         any: bool = False,
     ) -> Promise:
-        """Sets the run of one later block aside. Until `take`, caches may use the run, but no other
-        block.
+        """Sets a run aside for one later block. No other block gets the run. Caches may use the run
+        until `take`.
 
         The arguments and errors are those of `alloc`.
         """
@@ -127,7 +127,7 @@ class Reserve:
 
 @final
 class Block(Buffer):
-    """Pages of a reserve, which only the caller uses until it frees them; a writable buffer.
+    """Pages of a reserve for the caller alone, until `free`. The block is a writable buffer.
 
     `free()` and the end of `with` raise `BufferError` while arrays or views of the block exist.
     In a forked child inherited arrays read as zeros, and a `RuntimeWarning` says so.
@@ -175,7 +175,7 @@ class Promise:
         """The length in pages; 0 after `take` or `give_up`."""
 
     def take(self) -> Block:
-        """Returns the block; its room is certain. A second call raises `ValueError`."""
+        """Returns the block, and never raises `errors.NoRun`. A second call raises `ValueError`."""
 
     def give_up(self) -> None:
         """Releases the run to other blocks; a second call does nothing."""
@@ -193,12 +193,13 @@ class Cache(MutableMapping[_Key, Any]):
 
     def __new__(cls, reserve: Reserve, name: str) -> Self: ...
     def put(self, key: _Key, value: Buffer | _Array) -> bool:
-        """Stores a copy of a value, as `cache[key] = value` does. Returns true if it was kept.
+        """Stores a copy of a value, as `cache[key] = value` does, and returns true if the cache
+        kept it.
 
-        Otherwise the key has no value. A value that is longer than all memory outside of blocks is
-        never kept. Raises `TypeError` for a key or a value of another type, `ValueError` for a key
-        of more than 1 MiB, `OverflowError` for an integer beyond 64 bits, `BufferError` for a
-        buffer that is not C-contiguous.
+        Otherwise the key has no value. The cache keeps no value that is longer than the reserve's
+        memory outside of allocated blocks. Raises `TypeError` for a key or a value of another type,
+        `ValueError` for a key of more than 1 MiB, `OverflowError` for an integer beyond 64 bits,
+        `BufferError` for a buffer that is not C-contiguous.
         """
 
     def get_into(self, key: _Key, out: Buffer) -> int | None:
@@ -230,8 +231,7 @@ class Contig(Buffer):
     def runs(self) -> list[tuple[int, int, int | None]]:
         """Returns each physical run as first page, number of pages, and first page frame or `None`.
 
-        If page frames are hidden, each huge page is one run. The list is empty if even that is not
-        proved.
+        If page frames are hidden, each proved huge page is one run; other pages are in no run.
         """
 
     @property
@@ -279,7 +279,7 @@ class Contig(Buffer):
 def contig(bytes: int, *, source: _Source = "auto", require_run: int | None = None) -> Contig:
     """Returns contiguous memory of `bytes` bytes, rounded up to whole pages of its source.
 
-    `require_run`: bytes that must be contiguous. Raises `errors.NoMemory` with the longest run or
-    the available memory, in bytes, `errors.BadArgument` for a length of zero, `ValueError` for
+    `require_run`: bytes that must be contiguous. Raises `errors.NoMemory` with the bytes of the
+    longest run or of available memory; `errors.BadArgument` for a length of zero; `ValueError` for
     another source.
     """

@@ -16,11 +16,11 @@ class Key(Hashable):
 
 @final
 class Store:
-    """Objects of 1 byte to 2 MiB, with at most a budget of them in memory, the others compressed.
+    """Keeps objects of 1 byte to 2 MiB, and compresses objects beyond `budget`.
 
     `budget`: bytes of objects in memory. `pool_limit`: bytes of compressed objects; by default the
-    budget. `capacity`: bytes of all objects; by default 16 budgets. `file_in`: a directory for an
-    unnamed file of up to `file_limit` bytes, used when the pool is full. Raises
+    budget. `capacity`: bytes of all objects; by default `16 * budget`. `file_in`: a directory for
+    an unnamed file of up to `file_limit` bytes, used when the pool is full. Raises
     `errors.BadArgument` for a budget of zero, `errors.NoMemory`, `errors.SystemRefused`.
     """
 
@@ -71,12 +71,12 @@ class Store:
         """
 
     def will_need(self, key: Key) -> None:
-        """Brings the object into memory. Raises the errors of `pin`, but none if it is pinned for
-        writing."""
+        """Brings the object into memory. Raises the errors of `pin` except `errors.Pinned`."""
 
     def dead(self, key: Key) -> None:
-        """Says that the bytes are no longer needed: frees them now or with the last pin. The key
-        stays until the object is freed. Raises `errors.Stale` for a key without an object.
+        """Frees the object's bytes, now or with the last pin. The key stays until `free`.
+
+        Raises `errors.Stale` for a key without an object.
         """
 
     def stats(self) -> dict[str, int]:
@@ -92,7 +92,7 @@ class Pinned(Buffer):
     """
 
     def release(self) -> None:
-        """Ends the pin, now or with its last array; a second call does nothing."""
+        """Ends the pin when no array or view uses its bytes. A second call does nothing."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -16,12 +16,12 @@ _Lost: TypeAlias = list[tuple[int, int]]
 
 @final
 class VolatileBuffer(Buffer):
-    """`bytes` bytes of zeros, rounded up to pages, which may be marked for the kernel and unmarked.
+    """`bytes` bytes of zeros, rounded up to pages. The kernel may take marked pages.
 
-    A writable buffer while no page is marked. Otherwise it raises `BufferError`, because no array
-    may point to memory that vanishes. A forked child has a copy; lost pages are lost in the copy
-    too. Raises `errors.BadArgument` for a length of zero, `errors.Unsupported` if the process locks
-    its memory or the kernel cannot do this.
+    The memory is a writable buffer while no page is marked. Otherwise an export raises
+    `BufferError`, because no array may point to memory that vanishes. A forked child has a copy;
+    lost pages are lost in the copy too. Raises `errors.BadArgument` for a length of zero,
+    `errors.Unsupported` if the process locks its memory or the kernel has no volatile memory.
     """
 
     def __new__(cls, bytes: int) -> Self: ...
@@ -33,9 +33,11 @@ class VolatileBuffer(Buffer):
         """
 
     def unmark(self, start: int = 0, stop: int | None = None) -> _Lost:
-        """Unmarks these bytes and returns the lost runs. Other pages are intact.
+        """Unmarks the bytes from `start` to `stop`. Returns first page and number of pages of each
+        lost run, which is now zeros.
 
-        Raises `errors.BadArgument` if the range is not whole pages of the memory.
+        All other pages are intact. Raises `errors.BadArgument` if the range is not whole pages of
+        the memory.
         """
 
     def held(self) -> Held:
