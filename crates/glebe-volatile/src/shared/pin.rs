@@ -9,7 +9,8 @@ use super::region::Shared;
 use super::wait::{change_idle, for_purge};
 use super::word::{change, tick, Word};
 use crate::{Error, Purged};
-use glebe_os::extent::{push, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::push;
 use glebe_os::internal::sys::machine::uptime;
 use glebe_os::units::Bytes;
 

@@ -52,7 +52,8 @@ impl Targets {
 /// shortage. To keep files in memory, only volatile memory is shed.
 ///
 /// ```
-/// use glebe::reclaim::{plan, Class, PartStats, Policy, Pressure, Scope};
+/// use glebe::internal::{plan, PartStats};
+/// use glebe::reclaim::{Class, Policy, Pressure, Scope};
 /// use glebe::units::Bytes;
 ///
 /// let mut pool = PartStats { is_charged: true, ..PartStats::default() };
