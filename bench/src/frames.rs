@@ -1,10 +1,11 @@
-//! Physical memory as the kernel's files show it: frames of mapped pages, the longest run of free
-//! frames, the page cache's size.
+//! Reads frames of mapped pages, the longest run of free frames, and the page cache's size from the
+//! kernel's files.
 //!
 //! `/proc/self/pagemap` has 8 bytes per base page: frame number in bits 0 to 54 (zero without
 //! CAP_SYS_ADMIN), present in bit 63. Free frames belong to the buddy allocator, or to hugetlb
-//! pages that no process maps. A free run begins at a multiple of a huge page. Cost: 8 bytes per
-//! page; half a second and 50 MB for 24 GiB. Source: admin-guide/mm/pagemap, proc_meminfo(5).
+//! pages that no process maps. A free run begins at a multiple of a huge page. A search reads 8
+//! bytes per page: 50 MB in half a second for 24 GiB. Source: admin-guide/mm/pagemap,
+//! proc_meminfo(5).
 
 use std::fs::{self, File};
 use std::io;
@@ -63,7 +64,7 @@ pub(crate) fn longest_free_run() -> io::Result<Bytes> {
     }))
 }
 
-/// Returns the longest free run in `all`: frame numbers and flag words, in ascending order.
+/// Returns the longest free run in `all`, which yields frame numbers and flags in ascending order.
 fn longest_free_of(
     all: impl Iterator<Item = (u64, u64)>,
     is_mapped: impl Fn(u64) -> bool,

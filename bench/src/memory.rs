@@ -1,6 +1,6 @@
-//! [`Memory`]: populated bytes, obtained in the compared ways ([`Way`]).
+//! [`Memory`] holds populated bytes, obtained in one of the compared ways ([`Way`]).
 //!
-//! The time covers obtaining and populating the bytes, without raising a pool's limit for
+//! `took` is the time to obtain and populate the bytes, without raising a pool's limit for
 //! [`Way::Hugetlb`]. The kernel's ways promise no contiguous run longer than a huge page. Lock: the
 //! project's hugetlb lock file, for pool memory only.
 //!
@@ -128,7 +128,7 @@ impl Memory {
         })
     }
 
-    /// Maps memory, and takes the first `len` bytes from a multiple of `align`.
+    /// Maps memory, and takes `len` bytes from the first multiple of `align` on.
     fn mapped(len: Bytes, align: Bytes, map: impl FnOnce() -> Outcome<MmapRaw>) -> Outcome<Self> {
         Self::timed(len, || {
             let map = map()?;
@@ -166,8 +166,8 @@ impl Memory {
     }
 }
 
-/// Fails unless `len`, the library's temporary extra and [`LEFT`] are available together; with
-/// less, the kernel might kill a process.
+/// Fails unless `len`, the search's extra ([`SPARE_SHARE`]) and [`LEFT`] are available together;
+/// with less, the kernel might kill a process.
 pub(crate) fn fits(len: Bytes) -> Outcome {
     let available = meminfo::available()?;
     match most_of(available) {
@@ -196,8 +196,8 @@ fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> Outcome<T>) ->
     PoolLock::acquire()?.with_surplus(pool, len.pages_up(pool.size()).get(), ask)
 }
 
-/// A resident file of hugetlb pages. Mapping a window only writes page tables, and shows what the
-/// last window wrote. No other program can use the pages until the file is dropped.
+/// A resident file of hugetlb pages. A new mapping (window) only writes page tables, and shows what
+/// the last window wrote. No other program can use the pages until the file is dropped.
 pub(crate) struct HugeFile {
     file: File,
     pub(crate) len: Bytes,

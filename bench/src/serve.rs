@@ -1,9 +1,8 @@
-//! The benchmark `serve`: `glebe serve --memcached` beside memcached, with equal clients, bytes and
-//! threads.
+//! Compares `glebe serve --memcached` with memcached, with equal clients, bytes and threads.
 //!
 //! Measures the server's CPU time per request, kernel included; how long clients wait; hits of a
-//! trace and items at equal memory; first-class blocks taken while clients read; bytes of idle
-//! connections. Clients and servers share the processors.
+//! trace and items at equal memory; recalls while a client reads; bytes of idle connections.
+//! Clients and servers share the processors.
 
 mod load;
 mod peer;
@@ -102,8 +101,8 @@ fn idle(report: &mut Report) -> Outcome {
             let before = peer.resident()?;
             let conns: Outcome<Vec<_>> = (0..IDLE).map(|_| load::connect(peer.port)).collect();
             let conns = conns?;
-            // The server accepts connections in order, so its answer on the last one shows that it
-            // has accepted all.
+            // The server accepts in order, so an answer on the last connection shows that all are
+            // accepted.
             load::ask_version(conns.last().ok_or("no connection")?)?;
             let bytes = peer.resident()?.saturating_sub(before);
             report.add("idle_1000_bytes", peer.who.name(), "bytes", bytes as f64);

@@ -72,7 +72,7 @@ pub(crate) fn by_round(these: &[f64], those: &[f64]) -> f64 {
     median(&these.iter().zip(those).map(|(this, that)| this / that).collect::<Vec<_>>())
 }
 
-/// Returns the least ratio; NaN if there is none, or if one is NaN, which `min` would ignore.
+/// Returns the least ratio; NaN if `ratios` is empty or has a NaN, which `min` would ignore.
 pub(crate) fn worst(ratios: &[f64]) -> f64 {
     let least = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) };
     ratios.iter().copied().reduce(least).unwrap_or(f64::NAN)

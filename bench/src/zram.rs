@@ -1,8 +1,7 @@
-//! [`Device`]: a compressed block device of this run.
+//! [`Device`] is a zram device that compresses with LZ4.
 //!
-//! `hot_add` makes a new device, never one in use; dropping a [`Device`] removes it, or prints that
-//! it could not. The device compresses with LZ4. Unit: bytes. Source:
-//! Documentation/admin-guide/blockdev/zram.rst.
+//! `hot_add` makes a new device, never one in use. Dropping a [`Device`] removes it, or prints that
+//! the removal failed. Unit: bytes. Source: Documentation/admin-guide/blockdev/zram.rst.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,14 +1,14 @@
-//! Direct I/O between a file and registered memory, for each way of [`WAYS`]: the cost of
-//! registering, and the CPU time of a request.
+//! Measures direct I/O between a file and registered memory from each way of [`WAYS`]: the CPU time
+//! of registering and of a request.
 //!
-//! The memory is registered with an io_uring as one buffer; the device moves the bytes without the
-//! page cache. Contestants use the same file in turn. Source: io_uring_register(2),
-//! io_uring_enter(2), open(2).
+//! An io_uring registers the memory as one buffer; the device moves the bytes without the page
+//! cache. The ways take turns with one file. Source: io_uring_register(2), io_uring_enter(2),
+//! open(2).
 //!
 //! # Safety
-//! Requests name checked places in a [`Memory`] that lives as long as the ring and is borrowed
-//! exclusively while they run. If a batch fails, the ring may be dropped with a request under way:
-//! the kernel then holds the pages itself.
+//! `transfer` checks each place in the [`Memory`], and borrows the memory exclusively while
+//! requests run. The memory outlives the ring. If a batch fails, the ring may be dropped during a
+//! request, but the kernel then holds the pages itself.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -83,7 +83,7 @@ fn turn(
     let all: Vec<Place> = (0..len).step_by(WRITE as usize).map(|at| (at as usize, at)).collect();
     fill(direct.memory.bytes_mut(), round);
     let mut jobs = vec![("write", all.clone(), WRITE)];
-    // The most bytes and the most requests of a sample of reads.
+    // A sample of reads has at most `read` bytes and `requests` requests.
     let (read, requests) = report.plan((2 << 20, 64), (32 << 20, 1024));
     let mut random = Random::new(round);
     for size in READS {

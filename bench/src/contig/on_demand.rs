@@ -1,10 +1,10 @@
-//! Contiguous runs, required on a machine whose memory a program has fragmented: from a reserve
-//! that was made earlier, and on demand, before and after that program ends. Also a default
+//! Measures contiguous runs that are required while memory is fragmented: from a reserve made
+//! earlier, and on demand, also after the fragmenting program ended. Then measures a default
 //! reserve, and a run of evacuated memory blocks.
 //!
-//! Before each of glebe's tries on demand, [`crate::frames`] looks for the longest free run. If
-//! that run has at least twice the required length, the try should succeed. Units: microseconds to
-//! get a run, milliseconds to give it back, MiB.
+//! Before each try of glebe on demand, [`crate::frames`] looks for the longest free run. The try
+//! should succeed if that run has at least twice the required length. Units: microseconds to get a
+//! run, milliseconds to give it back, MiB.
 
 use glebe::contig::{Contig, Error, Source};
 use glebe::page_size;
@@ -27,8 +27,8 @@ const BLOCKS: &str = "blocks";
 /// Evacuates no memory blocks in a quick run, because this changes the whole machine.
 pub(super) fn measure(reserve: Outcome<Reserve>, report: &mut Report) -> Outcome {
     let run = run_len(report);
-    // Tries on demand before which a free run of at least twice the length was seen, and the
-    // successes among them.
+    // `seen` counts tries on demand while a free run of twice the length existed, and `had` their
+    // successes.
     let (mut seen, mut had) = (0_u64, 0_u64);
     let fragmenter = Taker::new("fragment", report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
     report.note(&format!(

@@ -1,5 +1,5 @@
-//! The cost of populating memory, beside the least possible: zeroing it, and faults without
-//! zeroing.
+//! Compares populating memory with the least possible cost: zeroing the memory, plus faults that
+//! zero nothing.
 //!
 //! Zeroing runs over populated memory, a base page at a time as in a kernel. The faults are
 //! measured on a window of resident huge pages. Unit: microseconds of CPU time of all threads; two

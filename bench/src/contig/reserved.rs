@@ -1,7 +1,8 @@
-//! Contiguous runs from a reserve of huge pages that were chosen while the machine had long runs.
+//! Measures contiguous runs from a reserve, whose huge pages were chosen while the machine had long
+//! runs.
 //!
-//! A run is a block of the reserve. The peer maps a window onto resident huge pages of a file.
-//! [`frames`] checks the library's runs and frames. Units: microseconds, MiB.
+//! A run is a block of the reserve. The peer maps a part of a resident [`HugeFile`]. [`frames`]
+//! checks the library's runs and frames. Units: microseconds, MiB.
 
 use glebe::contig::{Contig, HeldBy, Source};
 use glebe::page_size;

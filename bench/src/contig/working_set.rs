@@ -1,6 +1,6 @@
-//! The gain of contiguity and huge pages: reads and copies over memory of each way of [`WAYS`].
+//! Measures the gain of contiguity and huge pages: reads and copies in memory of each of [`WAYS`].
 //!
-//! Contestants obtain, use and give back memory in turn, so that other work of the machine affects
+//! The ways obtain, use and give back memory in turn, so that other work of the machine affects
 //! all. Unit: CPU time of the calling thread. Memory is written before it is read, so that a
 //! virtual machine's first touches do not slow the reads.
 
@@ -77,7 +77,7 @@ fn reads(words: &[u64], count: u64, mut next: impl FnMut() -> usize) -> f64 {
 /// Returns random word indexes below the largest power of two up to `words`, by Knuth's linear
 /// congruential sequence.
 fn random(words: usize, mut state: u64) -> impl FnMut() -> usize {
-    // Takes the high bits, the most random ones: at least one, as a shift by 64 is invalid.
+    // The high bits are the most random. `max(1)` avoids a shift by 64, which is invalid.
     let shift = u64::BITS - words.ilog2().max(1);
     move || {
         state =

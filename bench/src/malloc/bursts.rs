@@ -1,8 +1,8 @@
-//! Four processes whose bursts of memory do not all fit in a limited group. Two processes at a time
-//! allocate memory in chunks, fill it and free it.
+//! Measures bursts: four processes, two at a time, allocate memory in chunks, fill it and free it.
+//! A limited group lacks memory for four bursts at a time.
 //!
-//! Two file locks serve as tokens; the kernel releases the locks of a killed process. Unit:
-//! milliseconds of CPU time per burst, of all threads, including the time between bursts.
+//! Two file locks admit two processes, because the kernel releases the locks of a killed process.
+//! Unit: milliseconds of CPU time per burst, of all threads, including the time between bursts.
 
 use std::fs::File;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! The workload of the first measurements of volatile ranges, after the description of ebizzy. For
+//! Measures a loop like ebizzy's, the program of the first measurements of volatile ranges. For
 //! each record a thread allocates a chunk, copies one of the process's chunks into it, looks a key
 //! up in the copy by binary search, and frees the copy.
 //!

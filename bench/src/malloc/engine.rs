@@ -1,4 +1,4 @@
-//! glebe beside its engine mimalloc: the cost of the page layer in time and memory.
+//! Compares glebe with its engine mimalloc: the cost of the page layer in time and memory.
 
 use super::peer::MIMALLOC;
 use super::ran::PEAK;

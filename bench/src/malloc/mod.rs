@@ -1,9 +1,8 @@
 //! The benchmark `malloc`: glebe-malloc and other preloaded allocators beside the C library's.
 //!
-//! Parts: the ebizzy-like loop, memory given back, bursts, sizes, start-up, real programs, a public
-//! suite. Each part measures its peers in turn. The measured code is a child with the peer's
-//! allocator ([`worker`]) or another program. The check `oom_kills` counts processes with glebe
-//! that the kernel killed; rows report kills with a peer.
+//! Each of the `PARTS` measures its allocators (peers) in turn. The measured code is a child with
+//! the peer's allocator ([`worker`]) or another program. The check `oom_kills` counts processes
+//! with glebe that the kernel killed; a kill with another peer is in that peer's row.
 
 mod bursts;
 mod ebizzy;

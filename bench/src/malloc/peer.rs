@@ -25,8 +25,7 @@ const CLEARED: [&str; 5] =
 const LIBRARY: &str = "libglebe_malloc.so";
 const JEMALLOC: &[&str] = &["libjemalloc.so.2"];
 const TCMALLOC: &[&str] = &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"];
-/// The last setting lets short blocks reuse long free runs. Without it, jemalloc takes new memory
-/// for them.
+/// `lg_extent_max_active_fit` lets short blocks reuse long free runs instead of new memory.
 const NEVER_CONF: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1,lg_extent_max_active_fit:20";
 
 /// The call that makes an allocator give back all that it can.
@@ -89,7 +88,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Tries each allocator. glebe's library is `lib`, or the one beside this program.
+    /// Tries each allocator. glebe's library is `lib`, or the library beside this program.
     pub(crate) fn find(lib: Option<&Path>) -> Self {
         let mut peers = Self::default();
         let ours = lib.map(Path::to_owned).or_else(beside);

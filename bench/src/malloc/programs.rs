@@ -1,8 +1,8 @@
-//! Real programs: a C project and template-heavy C++, each compiled by two jobs, a Python program
-//! that builds and drops large structures, Redis under its own benchmark.
+//! Measures real programs: compilers of C and of template-heavy C++, two jobs each; a Python
+//! program that builds and drops large structures; Redis under its own benchmark.
 //!
-//! The C project is mimalloc, whose source this program was built with. All output but that of
-//! Redis must be equal with every allocator.
+//! The C code is mimalloc's, which this benchmark was built with. All output but that of Redis must
+//! be equal with every allocator.
 
 use std::path::Path;
 use std::process::Command;

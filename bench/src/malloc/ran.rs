@@ -1,9 +1,9 @@
-//! [`Ran`]: time and memory of a program with a peer's allocator, with all its children.
+//! [`Ran`] measures time and memory of a program with its children, under a peer's allocator.
 //!
-//! A child of this program starts the measured program, so that getrusage(2) of ended children
-//! counts only that program. The peak is that of the largest process. A forked process inherits its
-//! parent's peak, so the child must be small. The program dies with the child. Units: seconds,
-//! bytes. Source: getrusage(2), prctl(2).
+//! A child of the benchmark starts the program, so that getrusage(2) of ended children counts
+//! nothing else. The peak is that of the largest process. A forked process inherits its parent's
+//! peak, so the child must be small. The program dies with the child. Units: seconds, bytes.
+//! Source: getrusage(2), prctl(2).
 //!
 //! # Safety
 //! `getrusage` writes the one structure that it is given. Between fork and exec the child makes one
@@ -49,8 +49,8 @@ impl Ran {
         input: Option<&Path>,
         warm: Bytes,
     ) -> Outcome<Self> {
-        // A virtual machine's host may take back huge pages that were free for seconds; giving them
-        // again during the run would lengthen it by a tenth.
+        // A virtual machine's host may have taken free huge pages. Getting the pages back during
+        // the run would lengthen the run by a tenth.
         drop(Way::Thp.obtain(warm));
         peer.set(&mut command);
         let task = Task { input: input.map(Path::to_owned), ..Task::of(&command) };
@@ -133,8 +133,7 @@ pub(crate) fn start(task: &str, out: &mut dyn Write) -> Outcome {
     Ok(writeln!(out, "{}", serde_json::to_string(&ran)?)?)
 }
 
-/// Returns CPU seconds of all ended children and their children, and the peak bytes of the largest
-/// process.
+/// Returns the CPU seconds of all ended descendants, and the peak bytes of the largest.
 fn of_children() -> Outcome<(f64, u64)> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure has the type that the call writes.

@@ -1,5 +1,5 @@
-//! Redis under redis-benchmark. Only the server has the peer's allocator. The CPU time is that of
-//! all its running threads since its start, the wall time that of redis-benchmark.
+//! Runs Redis under redis-benchmark. Only the server has the peer's allocator. The CPU time is that
+//! of all the server's running threads since its start, the wall time that of redis-benchmark.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Blocks of one size, allocated, written and freed, one after another. Speed drops where an
+//! Allocates, writes and frees blocks of one size, one after another. Speed drops where an
 //! allocator stops keeping freed blocks.
 //!
 //! Unit: gigabytes written per second of CPU time of all threads.

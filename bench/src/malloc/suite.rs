@@ -37,8 +37,7 @@ struct Program {
     args: &'static [&'static str],
     input: Option<&'static str>,
     did: Did,
-    /// Multiplies the rounds of programs whose time or peak varies much, or depends on where their
-    /// threads run.
+    /// Factor of the rounds, above 1 if time or peak varies much or depends on where threads run.
     rounds: u64,
 }
 

@@ -1,6 +1,6 @@
-//! [`Usage`]: CPU time and page faults of this process, with the allocator's threads. Reading
-//! allocates nothing, because that would disturb the measured heap. Source: proc_pid_stat(5),
-//! proc_pid_status(5).
+//! [`Usage`] holds the CPU time and page faults of this process, with the allocator's threads.
+//! Reading allocates nothing, because that would disturb the measured heap. Source:
+//! proc_pid_stat(5), proc_pid_status(5).
 
 use std::fs::File;
 use std::io::Read;

@@ -1,7 +1,7 @@
-//! [`Worker`]: a child with a peer's allocator, in a memory cgroup if given.
+//! [`Worker`] is a child with a [`Peer`]'s allocator, in a memory cgroup if given.
 //!
 //! A worker does one [`Job`] and answers in JSON, one line per step. It waits for a line before
-//! each step that the parent times. A killed worker stops answering, which rows report.
+//! each step that the parent times. If a worker is killed, the report's rows say so.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -64,7 +64,7 @@ pub(super) fn together<T: DeserializeOwned>(workers: &mut [Worker]) -> Outcome<V
     Ok(answers.collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Enters the group and does the job, in the worker. Call it before there is a second thread.
+/// Enters the cgroup `group` and does the job.
 pub(crate) fn inside(group: &Path, job: &str, out: &mut dyn Write) -> Outcome {
     if group != Path::new(NO_GROUP) {
         enter(group);

@@ -1,6 +1,6 @@
-//! Compares evacuating memory blocks for a request with the reserve's recall and with huge pages on
-//! demand. The blocks are full of page cache and a busy program's memory. Evacuation is the nearest
-//! to CMA that an unchanged kernel offers.
+//! Compares three ways to serve a request: evacuating memory blocks, the reserve's recall, and huge
+//! pages on demand. The blocks are full of page cache and a busy program's memory. Evacuation is
+//! the nearest to CMA that an unchanged kernel offers.
 //!
 //! Reading a sparse file fills the page cache. Units: base pages, microseconds.
 
@@ -37,8 +37,8 @@ const SCARCE: Bytes = Bytes::mib(400);
 const MEMORIES: u64 = 3;
 const CHUNK: Bytes = Bytes::mib(1);
 
-/// Reads `file` in a circle until less than [`SCARCE`] is free, or as much was read as was free at
-/// first.
+/// Reads `file` in a circle until less than [`SCARCE`] is free, but at most the bytes free at the
+/// start.
 fn fill_cache(file: &mut File) -> Outcome {
     let mut buffer = vec![0; CHUNK.as_usize()];
     // The kernel may free memory meanwhile, so the loop needs a bound.

@@ -1,5 +1,5 @@
-//! Pages that identify themselves: key and version determine every word, so [`version`] notices
-//! words of another page or version. Cost: one pass.
+//! [`fill`] derives every word of a page from its key (object and index) and version. [`version`]
+//! thus notices words of another page or version.
 
 const WORD: usize = size_of::<u64>();
 

@@ -1,8 +1,8 @@
-//! The benchmark `reserve`: puts and gets of pages, blocks under load and their cost for the load,
-//! recall times of a small and a large reserve.
+//! The benchmark `reserve` times puts and gets of pages, requests for blocks under load, their cost
+//! for the load, and recalls in a small and a large reserve.
 //!
-//! Requests ask for blocks as first-class code does, while a tenant keeps pages in the same
-//! reserve's page cache. Bytes of blocks and pages identify them, so that lost and stray writes are
+//! The benchmark requests blocks as first-class code does, while a tenant keeps pages in the same
+//! reserve's page cache. Each block and page has its own bytes, so that lost and stray writes are
 //! counted. Units: base pages, microseconds.
 
 mod background;
@@ -35,8 +35,8 @@ const SURPLUS: (&str, Way) = ("surplus_hugetlb", Way::Hugetlb);
 const THP: (&str, Way) = ("thp", Way::Thp);
 
 pub(crate) fn run(report: &mut Report) -> Outcome {
-    // At most a quarter of available memory, because the memory to compare with takes another
-    // quarter. A quick run still exceeds the processor's caches.
+    // A reserve takes at most a quarter of available memory, because the memory to compare with
+    // takes another quarter. A quick run still exceeds the processor's caches.
     let sizes = report.plan([Bytes::mib(256), Bytes::mib(512)], [Bytes::gib(1); 2]);
     let quarter = Bytes::new(meminfo::available()?.get() / 4);
     let [ops, requested] = sizes.map(|wanted| wanted.min(quarter));

@@ -1,8 +1,8 @@
-//! Puts and gets of a page, beside copies of an equally cold page; gets by one and two threads.
+//! Times puts and gets beside copies of equally cold pages, and gets by one and two threads.
 //!
 //! The reserve is full of cache pages. Gets use random pages of the whole reserve; copies use
-//! random pages of an equal second reserve's block. A clock reading would lengthen a single
-//! operation, so [`BATCH`] operations are timed together. Unit: microseconds per operation.
+//! random pages of an equally large block. A clock reading would lengthen a single operation, so
+//! [`BATCH`] operations are timed together. Unit: microseconds per operation.
 
 use std::sync::Barrier;
 
@@ -96,7 +96,7 @@ fn cpu_each(tenant: &Tenant, threads: usize, gets: u64) -> f64 {
         let mut random = Random::new((nth as u64) << 50);
         let mut page = page_buffer();
         let mut get = |_| {
-            // Misses cost less than hits, but are equally frequent with one and two threads.
+            // One and two threads miss equally often, so cheaper misses do not change the ratio.
             let index = random.below(tenant.next);
             let _ = std::hint::black_box(tenant.pool.get(OBJECT, index, &mut page));
         };

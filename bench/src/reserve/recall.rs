@@ -1,10 +1,10 @@
-//! The time to get a block under load, by size: from a full reserve and an idle one, with
-//! unspecified or zeroed bytes, with requests to the kernel in between.
+//! [`measure`] times requests for blocks under load, by size: to an idle and to a full reserve, for
+//! unspecified or zeroed bytes, and to the kernel.
 //!
-//! [`EVERY`] passes before each request. Blocks are held for a time; after their release the cache
-//! is filled again, so that requests take lent pages (rows `lent`). Tenant pages are clean page
-//! cache. A zeroed block is compared with a memset of an equal unspecified block, as a caller would
-//! do.
+//! Each request follows a pause of [`EVERY`]. Blocks are held for a time. After their release the
+//! tenant refills the reserve with clean page cache, so that requests take lent pages (rows
+//! `lent`). A zeroed block is compared with an unspecified block that the caller then clears by
+//! memset.
 
 use std::time::Duration;
 
@@ -29,14 +29,14 @@ use crate::Outcome;
 const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
 const RECALL: &str = "recall";
-/// Case of the largest blocks in rounds that ask the kernel too. A maximum grows with the number of
-/// samples, so the maxima of glebe and the kernel are of equally many samples.
+/// Case of the largest blocks, only from rounds that also ask the kernel for them. A maximum grows
+/// with the number of samples, so glebe and the kernel get equally many.
 const BESIDE_KERNEL: &str = "recall_beside_kernel";
 const MEMSET: &str = "memset";
 const CPU: &str = "us cpu";
 
-/// Held blocks of one page that are released together. They are held because a request would take a
-/// page just freed, but a timed request must take a lent page.
+/// Number of held one-page blocks that are released together. After an immediate release, the next
+/// timed request would take the freed page instead of a lent page.
 const SINGLES_MAX: usize = 200;
 
 /// Rounds and most seconds, in a quick and a full run, for a full and an idle reserve.
@@ -81,7 +81,8 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
     let longest = reserve.contig().longest_run().get();
     let sizes = || REQUEST_PAGES.into_iter().filter(|&pages| pages <= longest);
     let standing = HugeFile::new(Pages::new(LARGEST).bytes(page_size()));
-    // The kernel is slow, so only some rounds ask it for all sizes; the others ask for one page.
+    // Only some rounds ask the kernel for all sizes, because the kernel is slow. Other rounds ask
+    // for one page.
     let kernel_every = report.plan(8, 16);
     let (held, singles) = <(Vec<Held>, Vec<Held>)>::default();
     let (lends, asks_kernel) = (false, false);
@@ -194,8 +195,8 @@ impl Bench<'_> {
 
     fn release_singles(&mut self) {
         self.singles.drain(..).for_each(|held| held.check(self.report));
-        // The reserve keeps freed pages for the next requests; `largest_run` also makes them
-        // lendable.
+        // The reserve keeps freed pages for the next requests. `largest_run` makes these pages
+        // lendable too.
         self.report.check("failures", u64::from(self.reserve.largest_run().is_err()));
     }
 
@@ -243,9 +244,9 @@ fn ratios(report: &mut Report) {
     ratios.into_iter().for_each(|(name, ratio)| report.ratio(name, ratio));
 }
 
-/// Compares recall times of a small and a large reserve: equal requests in turn, of a size for
-/// which both have runs. A quick run uses transparent huge pages, which the kernel gives faster
-/// than long runs.
+/// Compares recall times of a small and a large reserve, which get equal requests in turn. Both
+/// reserves have runs of the requested size. A quick run uses transparent huge pages, because the
+/// kernel gives them faster than long runs.
 pub(super) fn growth(report: &mut Report) -> Outcome {
     let ratio = |large| format!("growth_{}_to_{}", size_name(SMALL), size_name(large));
     report.ratio(&ratio(LARGE), f64::NAN); // so that the JSON always has the name

@@ -1,4 +1,5 @@
-//! One first-class request: ask, look at the frames, write, let tenants run, read, give back.
+//! Makes first-class requests: asks, looks at the frames, writes, lets tenants run, reads, gives
+//! back.
 //!
 //! Only asking and [`Held::memset`] are timed. Frames come from `/proc/self/pagemap`, not from the
 //! reserve. One word per page is written and checked, because a tenant overwrites whole pages.
@@ -85,7 +86,7 @@ impl Held {
     }
 }
 
-/// Counts bytes that are not zero. Compares pages first, which takes a fraction of the time.
+/// Counts bytes that are not zero. Compares whole pages first, for speed.
 fn not_zero(bytes: &[u8]) -> u64 {
     let zeros = vec![0; page_size().bytes().as_usize()];
     let pages = bytes.chunks(zeros.len()).filter(|page| **page != zeros[..page.len()]);

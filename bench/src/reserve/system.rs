@@ -1,10 +1,10 @@
-//! The cost of requests for the machine: the time of a background command without requests, beside
-//! requests to the kernel, and beside requests to the reserve.
+//! Measures what requests cost the machine: the time of a background command alone, beside requests
+//! to the kernel, and beside requests to the reserve.
 //!
 //! The foreground asks for all sizes in turn, at most one request in [`EVERY`], and frees at once.
-//! A tenant puts pages after each request, so that there are always pages to recall. Without
-//! requests to it, the reserve stays full and untouched. Each round runs the background alone
-//! twice, which shows the noise. CPU time includes all processes that the command waited for.
+//! A tenant puts pages after each request to the reserve, so that there are always pages to recall.
+//! Each round runs the background alone twice, which shows the noise. CPU time includes all
+//! processes that the command waited for.
 
 use std::time::Duration;
 
@@ -69,8 +69,8 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Runs the background once. Meanwhile asks `who`, unless it is in [`ALONE`], for the sizes in
-/// turn. Fails if the background failed or took too long.
+/// Runs the background once, beside requests to `who`, or none if `who` is in [`ALONE`]. Fails if
+/// the background fails or takes too long.
 fn beside(
     background: &Background,
     who: &str,

@@ -1,5 +1,5 @@
-//! [`Load`]: a client of many connections on one thread, with a fixed number of requests under way
-//! on each.
+//! [`Load`] is a client of many connections on one thread, with a fixed number of requests under
+//! way on each.
 //!
 //! The client checks only the length of the answers: all keys exist, and values have one length.
 //! [`super::recalls`] checks the bytes.

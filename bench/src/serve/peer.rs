@@ -1,4 +1,4 @@
-//! [`CacheServer`]: a running server, as a child that dies with this program.
+//! [`CacheServer`] runs a server as a child process that dies with this program.
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! First-class blocks taken in glebe's server while a client reads: their time, the client's
-//! misses, and the bytes that it reads.
+//! Measures recalls in glebe's server while a client reads: their time, the client's hits, and
+//! wrong bytes.
 //!
 //! Every word of a value depends on its key. Keys follow Zipf's law, their values are twice the
 //! server's memory in a full run, and missed values are stored again. The peer is a second server,
@@ -26,8 +26,8 @@ const EVERY: Duration = Duration::from_millis(500);
 const HELD: Duration = Duration::from_millis(100);
 const SIZE: usize = 1000;
 const DEPTH: u64 = 64;
-/// Step between stored keys. It is coprime to their number, so all are stored, in an order
-/// unrelated to rank.
+/// Step between stored keys. `STRIDE` is coprime to the number of keys, so all are stored, in an
+/// order unrelated to popularity.
 const STRIDE: u64 = 7919;
 const HITS: &str = "of requests";
 

@@ -1,5 +1,5 @@
-//! The contents of servers with equal memory: hits of a trace, and the number of items with values
-//! of 100 bytes.
+//! Compares servers of equal memory by hits of a trace, and by the number of items with values of
+//! 100 bytes.
 //!
 //! The trace follows published figures: keys by Zipf's law with exponent 0.99, lengths as in
 //! Facebook's pool ETC (Atikoglu and others, *Workload analysis of a large-scale key-value store*,
@@ -197,7 +197,7 @@ mod tests {
         assert!((12_000..14_500).contains(&firsts), "{firsts}");
         let mut lens: Vec<usize> = (0..10_000).map(|id| len_of(mix(id))).collect();
         lens.sort_unstable();
-        // The median of that Pareto distribution is 168.
+        // The median of the Pareto distribution in `len_of` is 168.
         assert!((155..180).contains(&lens[5000]), "{}", lens[5000]);
         let keys: usize = (0..10_000).map(|id| key_of(mix(id)).len()).sum();
         assert!((330_000..420_000).contains(&keys), "{keys}");

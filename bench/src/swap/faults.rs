@@ -1,9 +1,9 @@
-//! Time to get one page back from compressed memory: by a touch of a region, by a touch of memory
-//! that the kernel swapped to zram, by a pin of a store.
+//! Measures the time to get a page back from compressed memory: by a touch of a region, a touch of
+//! memory that the kernel swapped to zram, or a pin of a store.
 //!
-//! No side needs to evict a page for it. Sides take turns: each is made cold, then touched in
-//! random order. The first round warms up and does not count. Unit: microseconds per touch;
-//! nanoseconds for pins of pages in memory.
+//! No touch or pin evicts, because each side has room for all pages. Sides take turns: each is made
+//! cold, then touched in random order. The first round warms up and does not count. Unit:
+//! microseconds per touch; nanoseconds for pins of pages in memory.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,7 +118,7 @@ fn ratios(report: &mut Report) {
     );
 }
 
-/// Makes `memory` cold. Pages plain memory out repeatedly until the kernel has swapped 90 % of
+/// Makes `memory` cold. Repeats the page-out of plain memory until the kernel has swapped 90 % of
 /// `len`, because the kernel skips pages in use. Fails after [`TRIES`] tries.
 fn chill(memory: &Touched, swap: &Outcome<KernelSwap>, len: Bytes) -> Outcome {
     let mut held = Bytes::ZERO;

@@ -1,10 +1,10 @@
-//! [`KernelSwap`]: the kernel's swap on its own zram device.
+//! [`KernelSwap`] makes the kernel swap to a zram device of its own.
 //!
-//! This swap has priority over other swap. Dropping it swaps everything in and removes the device,
-//! or prints that it could not. Unit: bytes. Source: swapon(2), union swap_header in linux/swap.h.
+//! The device has the highest swap priority. Drop swaps all pages in and removes the device, or
+//! prints the failure. Unit: bytes. Source: swapon(2), union swap_header in linux/swap.h.
 //!
 //! # Safety
-//! Both system calls get a path that ends with a zero.
+//! swapon and swapoff get a path that ends with a zero.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -19,7 +19,7 @@ use memmap2::MmapMut;
 use crate::zram::Device;
 use crate::Outcome;
 
-/// Byte offset of three 32-bit words: version, last page, number of bad pages.
+/// Byte offset in the swap header of three 32-bit words: version, last page, number of bad pages.
 const HEADER: usize = 1024;
 const MAGIC: &[u8] = b"SWAPSPACE2";
 /// SWAP_FLAG_PREFER with the highest priority.

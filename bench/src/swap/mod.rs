@@ -1,8 +1,8 @@
 //! The benchmark `swap`: [`glebe::swap`] beside the kernel's swap on its own zram device.
 //!
-//! Measures the time to get one page back from compressed memory; whole runs over more data than
-//! may be in memory; recalls from a reserve that a swap cache has filled; a background pager.
-//! Touches check the page's number and version.
+//! Measures loads of a page from compressed memory ([`faults`]), programs with more data than may
+//! be in memory ([`runs`]), recalls from a reserve that a swap cache has filled ([`recall`]), and a
+//! background pager ([`policies`]). Touches check the number and version in the page.
 
 mod faults;
 mod kernel;

@@ -1,5 +1,5 @@
-//! The cost of a background pager under each policy, and its writes to the device. Also a variant
-//! that writes each page to zram too.
+//! Measures the cost of a background pager under each policy, and its writes to devices. A variant
+//! also writes each page to zram.
 //!
 //! Touches follow Zipf's law. A touch takes a page out if it is stored, and stores a new version of
 //! the page if not. Once in [`EVERY`] touches first-class code takes a block. Units: microseconds

@@ -1,9 +1,9 @@
-//! The time to get blocks of a reserve that a swap cache has filled, under each policy. Beside
-//! them: a reserve full of clean cache pages, a copy of equal length, and a write of equal length
-//! to the device of the areas' files.
+//! Times blocks of a reserve that a swap cache has filled, under each `Policy`. Compares with a
+//! reserve full of clean cache pages, a copy of equal length, and a write of equal length to the
+//! device of the areas' files.
 //!
 //! All reserves are alike and refilled before each block. An area's lent pages hold only copies of
-//! pages in its file; the policy says where other pages are kept. Unit: microseconds per block.
+//! pages in its file; a `Policy` says where pages wait for the file. Unit: microseconds per block.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,10 +30,11 @@ const BLOCKS: [(u64, u32); 5] = [(1, 20), (16, 20), (512, 10), (4096, 2), (32000
 const SINGLES: usize = 600;
 /// Pages of an area per page of the reserve: more than fit.
 const AREA_SHARE: u64 = 6;
-/// Most pages put for each page that is to be filled.
+/// Most pages put per page to fill.
 const FILLS: u64 = 4;
-/// Pages stored in one call, and pages checked after each block.
+/// Pages stored in one call.
 const BATCH: u64 = 512;
+/// Pages checked after each block.
 const LOOKS: usize = 4;
 const SEGMENT: usize = 256 << 10;
 /// Full means that at most `1 / FREE_SHARE` of the pages are free.
@@ -165,8 +166,8 @@ impl<'a> Filled<'a> {
         Ok(())
     }
 
-    /// Times one block, in microseconds. Walks over `walked` first, which evicts the tenant's data,
-    /// different on each side, from the processor's caches.
+    /// Times one block, in microseconds. Walks over `walked` first, so that no contestant finds its
+    /// data in the processor's caches.
     fn recall(&mut self, pages: u64, walked: &mut [u8]) -> Outcome<f64> {
         let one = || self.reserve.alloc(Request::new(Pages::new(1)));
         let singles = (0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?;

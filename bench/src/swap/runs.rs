@@ -1,8 +1,8 @@
-//! Whole runs of a program that touches more data than may be in memory: a region with its budget,
-//! the kernel's swap on zram under an equal limit, a mapped file under that limit.
+//! Measures a program that touches more data than may be in memory: in a region with a budget, with
+//! the kernel's swap on zram under an equal limit, and in a mapped file under that limit.
 //!
-//! Each run is a child in its own cgroup. All pages are written, then touched to warm up, and then
-//! touched equally often while measured. Every touch checks a stamp; at the end every byte is
+//! Each run is a child in its own cgroup. The child writes all pages, touches pages to warm up, and
+//! then touches as many while measured. Every touch checks a stamp; at the end every byte is
 //! compared. Units: thousand operations per second of CPU time, the kernel's included, and of wall
 //! time; misses per operation.
 
@@ -27,7 +27,8 @@ use crate::turns::{rounds, worst, NO_END};
 use crate::Outcome;
 
 const SLACK: Bytes = Bytes::new(512 << 10);
-/// A ratio of a full run needs this many runs with the kernel's swap that were not killed.
+/// Runs with the kernel's swap that must survive the OOM killer, or a full benchmark gives no
+/// ratio.
 const SURVIVORS: usize = 5;
 const FILE_SHARE: usize = 16;
 const CPU: &str = "kops/CPU-s";
@@ -174,8 +175,8 @@ fn ratios(name: &str, report: &mut Report) {
     report.ratio(&format!("{name}_vs_zram_swap"), worst(&speeds));
 }
 
-/// Adds the ratio of an exact LRU's misses to the region's, of the worst case. Leaves sequential
-/// touches out, because there an LRU always misses.
+/// Adds the worst case's ratio, an exact LRU's misses over the region's. Leaves sequential touches
+/// out, because there an LRU always misses.
 pub(super) fn sum_up<'a>(kinds: impl Iterator<Item = &'a Kind>, report: &mut Report) {
     let mut ratios = Vec::new();
     for kind in kinds.filter(|kind| kind.pattern == Pattern::Zipf) {
@@ -205,7 +206,7 @@ fn on_disk(scratch: &Path, len: Bytes, corpus: &Corpus<'_>) -> Outcome<File> {
     Ok(file)
 }
 
-/// Does the job in the child, in the group `dir`. Call it before there is a second thread.
+/// Does the job in the child, in the group `dir`.
 pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<String> {
     let job: SwapJob = serde_json::from_str(job)?;
     // Memory allocated before `enter` does not count in the group.

@@ -1,7 +1,7 @@
-//! [`Touched`]: memory that contestants touch, and the identity of its pages.
+//! [`Touched`] is memory that contestants touch.
 //!
-//! A page is one of the corpus, with a *stamp* as its first word: page number and version. Touches
-//! access only that word. Unit: pages.
+//! Each page is a copy of a corpus page, with a *stamp* as its first word: page number and version.
+//! Touches access only the stamp. Unit: pages.
 //!
 //! # Safety
 //! A `Touched` owns its memory and gives out no pointer to it; [`Touched::at`] checks page numbers.

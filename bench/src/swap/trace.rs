@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn misses_by_hand() {
         let before = || [1, 2, 3].into_iter();
-        // Holds 2 and 3: hit, miss (evicts 2), hit, miss (evicts 4).
+        // The LRU holds 2 and 3: 3 hits, 4 misses and evicts 2, 3 hits, 2 misses and evicts 4.
         assert_eq!(lru_misses(2, before(), &[3, 4, 3, 2]), 2);
         let round = Pattern::Sequential.touches(3, 9);
         assert_eq!((lru_misses(2, before(), &round), lru_misses(3, before(), &round)), (9, 3));

@@ -1,7 +1,7 @@
-//! [`Case`]: requests to a space; [`State`]: where every contestant starts.
+//! [`Case`] makes requests to a space. [`State`] is where every contestant starts.
 //!
-//! The first seven cases are named after the kernel's vmalloc test, over pure positions: nothing is
-//! mapped. The other cases cover what the first seven leave out. Unit: pages.
+//! The first seven cases bear the names of the kernel's vmalloc test, but map nothing. The other
+//! cases cover what the first seven leave out. Unit: pages.
 
 use std::hint::black_box;
 use std::iter;
@@ -14,18 +14,17 @@ use crate::reserve::keyed::Random;
 
 /// Pages of the space.
 pub(super) const END: u64 = 1 << 31;
-/// Binary logarithm of a page's bytes. The kernel's test asks for alignments in bytes.
+/// Binary logarithm of a page's bytes, because the kernel's test gives alignments in bytes.
 pub(super) const PAGE_LOG: u64 = 12;
 /// Requests whose held blocks are prefetched together.
 const AHEAD: usize = 8;
 
-/// Function that makes a case's first state of n blocks. Its second argument is [`State::aged`].
+/// Function that makes a case's first state of n blocks. The second argument is the aged state.
 type Layout = fn(usize, &State) -> State;
 
 const PACKED: Layout = |n, _| State::packed((0..n).map(|_| (1, true)));
 const HOLES: Layout = |n, _| State::packed((0..2 * n).map(|i| (1, i % 2 == 0)));
-/// A held block of one page, then n blocks of 8 pages, free and held by turns. Each of these starts
-/// one page past a multiple of 8.
+/// A held page, then blocks of 8 pages, free and held by turns, each a page past a multiple of 8.
 const SHIFTED: Layout =
     |n, _| State::packed(iter::once((1, true)).chain((0..n).map(|i| (8, i % 2 == 1))));
 const AGED: Layout = |_, aged| aged.clone();
@@ -171,7 +170,7 @@ impl State {
         Self { free, held }
     }
 
-    /// Returns n blocks of 1 to 100 pages after 4n replacements, with the holes of exact first fit.
+    /// Places n blocks of 1 to 100 pages by exact first fit, then replaces a random block 4n times.
     pub(super) fn aged(n: usize) -> Self {
         let mut random = Random::new(n as u64);
         let span = Extent::new(0, END).expect("not empty");

@@ -1,7 +1,7 @@
-//! [`List`]: a linked list of free extents, first fit.
+//! [`List`] is the simplest peer: a linked list of free extents, sorted by address.
 //!
-//! The simplest peer, sorted by address and searched from its head. A request gets the lowest fit;
-//! O(n). Nodes are in a vector and named by index.
+//! A request searches from the head and takes the first fit, in O(n). Nodes are in a vector and
+//! named by index.
 
 use super::space::Space;
 

@@ -1,17 +1,16 @@
-//! [`RbTree`]: the plain design, a red-black tree of free extents augmented by size.
+//! [`RbTree`] is the plain design, like the kernel's: a red-black tree of free extents by address.
 //!
-//! It models the kernel's free areas: one node per extent, in a red-black tree by address that
-//! knows the longest extent of each subtree, and in a list, which finds neighbours without a walk.
-//! A search descends by length and tests each extent that is long enough: it finds the lowest fit,
-//! but an aligned request may look at every extent. Source: the description in "improve vmap
-//! allocation" (Linux 2019); red-black trees after Guibas and Sedgewick 1978.
+//! Each node knows the longest extent of its subtree. A list of all nodes finds neighbours without
+//! a walk. A search descends by length and tests each extent that is long enough. The search finds
+//! the lowest fit, but an aligned request may look at every extent. Source: the description in
+//! "improve vmap allocation" (Linux 2019); red-black trees after Guibas and Sedgewick 1978.
 
 use glebe::internal::sys::memory::madvise::prefer_huge;
 
 use super::space::Space;
 
-/// The absent node: black, of length 0, at a position that no extent touches. Its first child is
-/// the root, it is both ends of the list, and any node may be its parent.
+/// The absent node: black, of length 0, at a position that no extent touches. `NIL` has the root as
+/// first child, ends the list on both sides, and may have any parent.
 const NIL: u32 = 0;
 
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +35,7 @@ pub(super) struct RbTree {
 }
 
 impl RbTree {
-    /// Makes room for `most` extents, on huge pages if possible, like the free tree.
+    /// Makes room for `most` extents, on huge pages if possible, like `FreeTree`.
     pub(super) fn new(most: usize) -> Self {
         let (mut nodes, mut links) = (Vec::with_capacity(most + 1), Vec::with_capacity(most + 1));
         prefer_huge(nodes.spare_capacity_mut());

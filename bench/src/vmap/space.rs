@@ -1,4 +1,4 @@
-//! [`Space`]: an allocator of positions; [`SpaceKind`]: all that are compared.
+//! [`Space`] allocates positions. [`SpaceKind`] lists the compared allocators.
 //!
 //! Units: pages, for positions and lengths.
 
@@ -92,8 +92,8 @@ impl Space for FreeTree {
     }
 }
 
-/// A balanced tree of free and held ranges, searched from the first: lowest fit, O(n). Positions
-/// become bytes, because the crate never merges free blocks of one unit.
+/// A balanced tree of free and held ranges, searched from the first: lowest fit, O(n). Converts
+/// pages to bytes, because the crate never merges free blocks of length 1.
 struct VmAllocator(AddressAllocator);
 
 impl VmAllocator {

@@ -1,9 +1,9 @@
 //! Threads allocate from one span, which a free tree behind a lock keeps.
 //!
-//! Each thread works on its own blocks, alone and beside another thread. The figure is nanoseconds
-//! of its CPU time per allocation and free: sleeping uses none; spinning, the lock's system calls
-//! and contended cache lines do. Processors may share a core, which slows even independent threads,
-//! so the case *apart* has a tree per thread. Lengths are in pages.
+//! Each thread works on its own blocks, alone and beside another thread. The figure is a thread's
+//! CPU nanoseconds per allocation and free, which include spinning, the lock's system calls and
+//! contended cache lines, but no sleep. Processors may share a core, which slows even independent
+//! threads, so the case *apart* has a tree per thread. Lengths are in pages.
 
 use std::sync::{Barrier, Mutex};
 
@@ -24,7 +24,7 @@ struct Case {
     name: &'static str,
     held: u64,
     largest: u64,
-    /// If true, replaces a held block; if false, frees the new one at once.
+    /// Whether a request replaces a held block, or else frees its new block at once.
     churns: bool,
 }
 

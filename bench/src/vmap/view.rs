@@ -1,6 +1,6 @@
-//! Views of scattered pages beside the system calls that they need: mmap(2) over reserved addresses
-//! for each page, and one munmap(2), on the same pages of one file, in turn. Unit: microseconds of
-//! CPU time, including the views' later unmapping.
+//! Compares views of scattered pages with bare system calls: an mmap(2) over reserved addresses per
+//! page, and one munmap(2). Both sides view the same pages of one file, in turn. Unit: microseconds
+//! of CPU time, with unmapping.
 //!
 //! # Safety
 //! The peer maps over a range that it reserved itself and that nothing refers to.

@@ -1,5 +1,5 @@
-//! [`Bare`]: anonymous memory and direct madvise calls, for peers. [`Cached`]: which pages of a
-//! file are in the page cache.
+//! [`Bare`] is memory with direct madvise calls, to compare with regions. [`Cached`] finds a
+//! file's pages in the page cache.
 //!
 //! # Safety
 //! A `Bare` owns its memory, or has it from a region whose pointer no other code has. Bytes are
@@ -45,7 +45,7 @@ impl Bare {
         Self { start, len, _owner: Box::new(region) }
     }
 
-    /// Advises on a part. Panics if the part is not inside.
+    /// Advises on a part. Panics if the part exceeds the memory.
     pub(super) fn advise(&self, at: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         // SAFETY: inside the owned range, and nobody holds a reference to its bytes.
         unsafe { madvise::advise(self.at(at, len), len, advice) }
@@ -103,7 +103,7 @@ unsafe fn touch(start: usize, len: Bytes, step: Bytes) {
 pub(super) struct Cached(pub(super) MmapRaw);
 
 impl Cached {
-    /// Counts a part's pages that are not in memory. Panics if the part is not inside.
+    /// Counts a part's pages that are not in memory. Panics if the part exceeds the mapping.
     pub(super) fn absent(&self, at: Bytes, len: Bytes) -> io::Result<u64> {
         assert!((at + len).as_usize() <= self.0.len(), "{at} + {len} of {}", self.0.len());
         let mut pages = vec![0_u8; len.pages_up(page_size()).as_usize()];

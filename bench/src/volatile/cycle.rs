@@ -1,5 +1,5 @@
-//! Mark and unmark with nothing lost, beside `MADV_DONTNEED` with new faults, and malloc and free.
-//! Also single pages, beside the fewest calls that an engine can make.
+//! Compares mark and unmark with nothing lost to `MADV_DONTNEED` with new faults, and to malloc and
+//! free. Compares single pages to the fewest calls that an engine can make.
 //!
 //! Ranges are from one page to the whole memory, in base and huge pages. Contestants take turns.
 //! Units: nanoseconds per base page; microseconds for single pages.

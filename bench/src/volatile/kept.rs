@@ -1,8 +1,8 @@
-//! Does a working set stay in memory? A file of six tenths of the limit is read at random beside
-//! volatile memory; together they need about 1.4 times the limit.
+//! Tests whether a working set stays in memory beside volatile memory. The working set is a file of
+//! six tenths of [`LIMIT`], read at random; file and volatile memory need about 1.4 times `LIMIT`.
 //!
-//! For each volatile byte, [`READS`] bytes of the file are read; each read first counts its pages
-//! that are not in memory. The file is sparse, so no device delays reads. Unit: pages.
+//! Each read first counts its pages that are not in memory. The file is sparse, so no device delays
+//! reads. Unit: pages.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -29,7 +29,7 @@ const BESIDE: Bytes = Bytes::mib(80);
 /// Bytes that a fixed cap leaves to the program.
 const SLACK: Bytes = Bytes::mib(12);
 const STEP: Bytes = Bytes::mib(1);
-/// Bytes read per volatile byte, so that the working set is used more.
+/// Bytes of the file read per volatile byte written, so that the file is used more.
 const READS: u64 = 4;
 const BLOCK: Bytes = Bytes::new(64 << 10);
 const WARM_UP: u64 = 3;

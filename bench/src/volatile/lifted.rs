@@ -1,9 +1,9 @@
-//! A cache whose limit is lifted. Objects take 200 µs of CPU time to build and need twice the
-//! cgroup's limit. Lookups use all objects in order, then objects by a Zipf distribution, first
-//! with the limit and then without.
+//! Measures caches after their cgroup's limit is lifted. Objects take 200 µs of CPU time to build
+//! and need twice the limit. Lookups use all objects in order, then objects by a Zipf distribution,
+//! first with the limit and then without.
 //!
-//! A cache of half the limit keeps its size; others grow. Unit: lookups per second of wall time of
-//! one thread, after the lift, including builds.
+//! The cache `HALF`, of half the limit, keeps its size; the others grow. Unit: lookups per second
+//! of wall time of one thread, after the lift, including builds.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! [`Marked`]: a region whose pages hold their number and version, to judge an unmark: lost pages
-//! must be empty, others must hold their last version. Unit: pages.
+//! [`Marked`] is a region whose pages hold their number and version. After an unmark, lost pages
+//! must be empty, and others must hold their last version. Unit: pages.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! The benchmark `volatile`: mark and unmark beside giving memory back, refills of lost pages,
-//! shared files. In a cgroup: purges by the kernel, a working set that should stay, a cache of
-//! tiles, a cache whose limit is lifted.
+//! The benchmark `volatile` compares marking and unmarking with giving memory back, and measures
+//! refills of lost pages, and shared files. In memory cgroups, children measure purges by the
+//! kernel, a working set that should stay, a cache of tiles, and a cache whose limit is lifted
+//! ([`Measurement`], [`crate::pressure`]).
 //!
-//! Work under pressure is a [`Measurement`] of a child in a memory cgroup ([`crate::pressure`]). A
-//! check fails if a run that must purge or keep pages does not.
+//! A check fails if a run that must purge or keep pages does not.
 
 mod bare;
 mod cycle;
@@ -68,7 +68,7 @@ enum Measurement {
     Lifted { keeper: objects::Keeper, limited: u32, lifted_ms: u64 },
 }
 
-/// Takes the measurement in the child, in the group `dir`. Call it before there is a second thread.
+/// Enters the cgroup `dir` and takes the measurement.
 pub(crate) fn inside(dir: &Path, measurement: &str) -> Outcome<Value> {
     enter(dir);
     Ok(match serde_json::from_str(measurement)? {
@@ -85,8 +85,8 @@ pub(crate) fn pin_shared(path: &Path, out: &mut dyn Write) -> Outcome {
     shared::pin_for_ever(path, out)
 }
 
-/// Runs the contestants' jobs by turns, `count` times, each in its own group. A killed job adds to
-/// the check `oom_kills` and gives no answer.
+/// Runs each job in turn, `count` times, in a new memory cgroup. A killed job adds to the check
+/// `oom_kills` and gives no answer.
 fn contest<T: DeserializeOwned>(
     (case, unit): (&str, &'static str),
     count: u64,

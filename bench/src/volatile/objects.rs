@@ -1,8 +1,9 @@
-//! [`Objects`]: numbered objects of one length, built on a miss, in volatile memory, in a cache of
-//! fixed size, or in memory where an object is lost whole if the kernel takes one of its pages.
+//! [`Objects`] caches numbered objects of one length, built on a miss. [`Keeper`] is volatile
+//! memory, memory of fixed size, or memory where an object is lost whole if the kernel takes one of
+//! its pages.
 //!
-//! The whole-object scheme is a minimal version of Chromium's `MADV_FREE` backing of discardable
-//! memory. All kinds copy objects out. The last two replace the least recently used object.
+//! `WholeObject` is a minimal version of Chromium's `MADV_FREE` backing of discardable memory. All
+//! keepers copy objects out. `Fixed` and `WholeObject` replace the least recently used object.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -20,14 +21,14 @@ use crate::Outcome;
 
 /// Pages of an object.
 pub(super) const OBJECT: usize = 16;
-/// First word of a discardable page, combined with the page's number. It is not 0, and no object's
-/// first word.
+/// First word of a discardable page, ORed with the page's number. A page that the kernel took
+/// begins with 0; no page of an object begins with a cookie.
 const COOKIE: u64 = 0xc00c_1e00_0000_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Keeper {
     Volatile(Which),
-    /// Ordinary memory of a size that is always available.
+    /// Ordinary memory, small enough for the memory limit at all times.
     Fixed,
     WholeObject,
 }

@@ -1,8 +1,8 @@
-//! Purges by the kernel for a known need: their order and excess.
+//! Measures the order and the excess of the kernel's purges for a known need.
 //!
-//! A region is written and marked by quarters, the third first. Then unreclaimable memory is
-//! touched, a known amount beyond the limit. The excess is the pages that unmark reports as lost,
-//! less that amount. Nothing else in the group is reclaimable. Units: pages, percent.
+//! A round writes and marks a region by quarters, in [`ORDER`]. Then the round touches memory that
+//! cannot be reclaimed, up to a known need beyond the group's limit. The excess is the pages that
+//! unmark reports as lost, less the need. Only the region is reclaimable. Units: pages, percent.
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
 /// Quarters in the order of marking.
 const ORDER: [u64; 4] = [2, 0, 3, 1];
 
-/// For each need, its pages, and the lost pages of each quarter in the order of marking; then the
-/// counts over all unmarks.
+/// Needs in pages, each with the lost pages of each quarter in the order of marking, and the counts
+/// over all unmarks.
 pub(super) type Answer = (Vec<(u64, [u64; 4])>, Judged);
 
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {

@@ -1,8 +1,8 @@
-//! Shared files: the cost of a pin, alone and beside a process that pins the same granule; excess
-//! and order of a purge.
+//! Measures pins of a shared file, alone and beside a process that pins the same granule, and the
+//! order of purges and their excess over the requested amount.
 //!
-//! Memory is not short: each purge is a call that asks for an amount. Units: nanoseconds for a pin
-//! and its end; percent of the amount.
+//! Each purge is a call, because memory is not short. Units: nanoseconds for a pin and its end;
+//! percent of the amount.
 
 use std::fs::File;
 use std::hint::black_box;

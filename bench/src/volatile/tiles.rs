@@ -1,8 +1,8 @@
-//! A cache of tiles, inflated on a miss, in the three kinds of [`Objects`].
+//! [`measure`] times a cache that inflates a tile on a miss, in the three kinds of [`Objects`].
 //!
-//! Another part of the program takes memory from time to time. A cache of fixed size must leave
-//! room for that memory; the others use all free memory, and lose pages when it gets short. Tiles
-//! follow a skewed distribution; every page is checked. Unit: microseconds of the thread's CPU time
+//! Another thread takes memory from time to time. The cache of fixed size must leave room for that
+//! memory. The other caches use all free memory, and lose pages when memory gets short. Tiles
+//! follow a skewed distribution. Every page is checked. Unit: microseconds of the thread's CPU time
 //! per tile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ const SLACK: Bytes = Bytes::mib(16);
 const WITH: Duration = Duration::from_millis(200);
 const WITHOUT: Duration = Duration::from_millis(600);
 const BATCH: u32 = 500;
-/// Number of different deflated pages. An inflated page also gets a stamp of its tile.
+/// Number of different deflated pages. [`inflate`] also stamps each page with its tile and place.
 const PATTERNS: u64 = 64;
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct TilesServed {

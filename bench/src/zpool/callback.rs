@@ -1,7 +1,7 @@
-//! Time to take lent pages back: packed objects beside clean pages of a page cache.
+//! Measures the time to allocate a block from a full reserve, which must take lent pages back.
 //!
-//! The reserves are alike and full when asked for a block. The reserve that is asked first changes
-//! with the round.
+//! Packed objects fill one reserve, and clean pages of a page cache fill the other. Rounds
+//! alternate which reserve is asked first.
 
 use glebe::contig::{Contig, Source};
 use glebe::page_size;

@@ -1,4 +1,4 @@
-//! Objects that come and go without a codec: insert and remove beside malloc, copy and free.
+//! Compares the pool's insert and remove, without a codec, with malloc, copy and free.
 //!
 //! Unit: nanoseconds of CPU time per pair. An object is removed at once, or replaces a random one
 //! of many.

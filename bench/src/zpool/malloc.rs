@@ -1,8 +1,8 @@
-//! [`Allocator`]: allocators to compare with, and the memory of a separate process that keeps
-//! objects in one of them ([`ask`]).
+//! [`Allocator`] names the allocators to compare with. [`ask`] measures a separate process that
+//! keeps objects in one allocator.
 //!
-//! Only glibc's is this program's global allocator. Unit: bytes. Source: jemalloc(3), mimalloc's
-//! documentation, malloc_trim(3).
+//! The program itself uses glibc's. Unit: bytes. Source: jemalloc(3), mimalloc's documentation,
+//! malloc_trim(3).
 //!
 //! # Safety
 //! A [`Block`] owns memory from one allocator, and gives it back to that allocator.

@@ -1,6 +1,6 @@
-//! The benchmark `zpool`: memory that [`glebe::zpool`] holds beyond the stored bytes, beside zram
-//! and allocators; pages stored and loaded, compaction, lent pages taken back, small objects that
-//! come and go.
+//! The benchmark `zpool` compares the memory that [`glebe::zpool`] holds beyond the stored bytes
+//! with zram and allocators. It also times stores, loads, compaction, the return of lent pages, and
+//! small objects that come and go.
 
 mod callback;
 mod churn;
@@ -31,8 +31,8 @@ pub(crate) use callback::reserve;
 pub(crate) use malloc::inside;
 
 pub(crate) fn run(report: &mut Report) -> Outcome {
-    // Takes one in `files` files of the tree and one in `runs` runs of the trace, `bytes` to store
-    // and load, and `count` rounds.
+    // The benchmark uses one in `files` files of the tree and one in `runs` runs of the trace. It
+    // stores and loads `bytes` bytes, in `count` rounds.
     let (files, runs, bytes, count) = report.plan((64, 32, 2 << 20, 1), (1, 1, 128 << 20, 9));
     let traced = Workload::of_trace(runs)?;
     let tree = tree(files, report)?;
@@ -82,8 +82,8 @@ pub(crate) fn any_pages(len: Bytes, scratch: &Path) -> Outcome<MmapMut> {
     Ok(pages(None, len.as_usize(), scratch)?.0)
 }
 
-/// Returns pages spread over the tree, or over other files if the tree is missing or too small, and
-/// the name of their source.
+/// Returns pages from all over `tree` (or `OTHER`, if `tree` is missing or too small), and the name
+/// of their source.
 fn pages(tree: Option<&Workload>, len: usize, scratch: &Path) -> Outcome<(MmapMut, &'static str)> {
     const OTHER: &str = "/usr/lib";
     let page = page_size().bytes().as_usize();

@@ -1,5 +1,5 @@
-//! Memory that the pool, zram and allocators hold beyond the stored bytes, in percent of these,
-//! step by step; and the speed of compaction.
+//! Measures the memory that the pool, zram and allocators hold beyond the stored bytes, in percent
+//! of the stored bytes, after each step; and the speed of compaction.
 
 use glebe::page_size;
 use glebe::zpool::{Budget, Compaction, ObjectPool, Rules, TableChoice};
@@ -18,8 +18,8 @@ const RANDOM: &str = "overhead_random_delete_percent";
 const PERCENT: &str = "percent";
 const COMPACTED: &str = "zram, compacted";
 
-/// Replays `traced`, a sample of the trace (one of every `nth` runs of blocks), and the tree if
-/// there is one. Allocators replay only the trace.
+/// Replays `traced` (one of every `nth` runs of blocks of the trace) and `tree` (a kernel source
+/// tree, if found). Allocators replay only the trace.
 pub(super) fn measure(
     nth: usize,
     traced: &Workload,
@@ -85,8 +85,8 @@ fn tell(
     percent
 }
 
-/// Compacts a pool with the kernel's classes, after the trace's directories, or random halves of
-/// its files, were deleted.
+/// Compacts a pool with zsmalloc's size classes after deletions: the trace's directories, or random
+/// halves of its files.
 pub(super) fn compaction(workload: &Workload, count: u64, report: &mut Report) -> Outcome {
     const CASE: &str = "compaction_pages_per_s";
     const UNIT: &str = "pages/CPU-s";

@@ -1,8 +1,8 @@
-//! Pages stored and loaded by the pool, by zram and by the bare codec, in turns; and by two
-//! threads.
+//! Measures how fast the pool, zram and the bare codec store and load the same pages, and how two
+//! threads scale.
 //!
 //! Unit: thousands of pages per second of CPU time, with the kernel's work: zram works in the time
-//! of the thread that does direct I/O. All use the same pages.
+//! of the thread that does direct I/O.
 
 use std::hint::black_box;
 use std::sync::Barrier;

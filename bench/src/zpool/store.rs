@@ -1,7 +1,7 @@
-//! [`Store`]: objects under numbers, kept by the pool, by zram or by an allocator; [`replay`]
-//! applies a [`Workload`] to one.
+//! [`Store`] keeps numbered objects in the pool, in zram or in an allocator.
 //!
-//! Objects are compared before they are dropped, or at the end. Unit: bytes.
+//! [`replay`] applies a [`Workload`], and compares each object before its drop or at the end. Unit:
+//! bytes.
 
 use glebe::page_size;
 use glebe::units::Pages;
@@ -100,7 +100,7 @@ pub(super) fn aligned(len: usize) -> Outcome<MmapMut> {
 }
 
 /// Returns the bytes that a store holds after each step, and the number of wrong bytes. Objects of
-/// the trace have the coded length, or are whole pages if `plain`.
+/// the trace have their LZ4 length, or are whole pages if `plain`.
 pub(super) fn replay(
     store: &mut dyn Store,
     workload: &Workload,

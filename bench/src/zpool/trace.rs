@@ -1,8 +1,8 @@
-//! The trace of a compressed block device: contents stored and dropped, step by step. `bench/data`
-//! describes the file, which is compiled into this program.
+//! Decodes a trace of the blocks that a compressed block device stored and dropped in each step.
+//! `bench/data` describes the file, which is compiled into this program.
 //!
-//! Lengths are bytes of 4 KiB blocks after LZ4; [`Made`] makes contents of these lengths. Cost: 17
-//! MiB, and tenths of a second to decode.
+//! The trace has each 4 KiB block's length after LZ4, in bytes; [`Made`] makes contents of such
+//! lengths. Decoding takes 17 MiB and tenths of a second.
 
 use std::io;
 
@@ -55,9 +55,8 @@ const PLACES: usize = 1 << 20;
 /// Bytes that LZ4 adds to a page of random bytes: one for each 255 bytes, and some more.
 const ADDED: usize = PAGE / 255 + 8;
 
-/// Contents of a known length. An object is random bytes of one buffer; its name and length
-/// determine the place, so the bytes can be found again to compare. For a codec: pages of random
-/// bytes and zeros that LZ4 makes about as long as the object.
+/// Buffer of random bytes, from which objects are cut. An object's name (a number) and length
+/// determine its place, so a check finds the same bytes again.
 pub(super) struct Made(Vec<u8>);
 
 impl Made {

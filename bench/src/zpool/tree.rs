@@ -1,8 +1,8 @@
 //! [`Tree`]: the files of a kernel source tree or another directory as pages, one file after the
 //! other.
 //!
-//! A nameless file holds the pages, so that a run keeps none in memory. Zeros fill a file's last
-//! page. Unit: base pages.
+//! A nameless file holds the pages, to save memory. Zeros fill a file's last page. Unit: base
+//! pages.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -17,7 +17,7 @@ use walkdir::{DirEntry, WalkDir};
 use crate::pressure::nameless;
 use crate::{interrupt, Outcome};
 
-/// Directories to remove, in the order of the patch that merged size classes.
+/// Directories to remove, in the order of the Linux patch that merged zsmalloc's size classes.
 pub(super) const DIRECTORIES: [&str; 9] =
     ["drivers", "arch", "fs", "sound", "include", "net", "Documentation", "kernel", "tools"];
 
@@ -30,8 +30,8 @@ pub(super) struct Tree {
     pub(super) files: Vec<(Range<usize>, Option<usize>)>,
 }
 
-/// Finds kernel sources in `dir` or else in /usr/src: the folder itself or an entry of it; of
-/// several, the one with the last name.
+/// Finds kernel sources: the last entry of `dir` by name that has them, or `dir` itself. Searches
+/// /usr/src likewise if `dir` has none.
 pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
     let is_tree = |path: &PathBuf| path.join(MARK).is_file();
     [dir, Some(Path::new("/usr/src"))].into_iter().flatten().find_map(|dir| {

@@ -1,8 +1,8 @@
-//! [`Workload`]: what is stored and dropped, step by step.
+//! [`Workload`] lists what a benchmark stores and drops, step by step.
 //!
-//! A [`Tree`] is stored, then its directories are dropped in order. The [`trace`] of a device that
-//! held a kernel tree is repeated, with contents [made](Made) to its lengths. From either, `halves`
-//! stores everything, then drops a random half of the remaining files four times.
+//! `directories` stores a [`Tree`] and drops its directories in order, or repeats the [`trace`] of
+//! a device that held a kernel tree, with contents [made](Made) to the lengths. `halves` stores all
+//! files, then drops a random half of the remaining files four times.
 
 use std::io;
 use std::ops::Range;
@@ -57,7 +57,7 @@ impl Workload {
         Self { halves: halves(files), directories, blocks, source: Source::Tree(tree) }
     }
 
-    /// Uses the trace, or one run of blocks in `nth` of it.
+    /// Uses every `nth` run of `RUN` blocks of the trace.
     pub(super) fn of_trace(nth: usize) -> io::Result<Self> {
         let mut steps = trace::load()?;
         for changes in &mut steps {
@@ -84,8 +84,8 @@ impl Workload {
         matches!(self.source, Source::Tree(_))
     }
 
-    /// Returns a page of the tree, or an object of the trace, as a page if `plain`. `buffer` has
-    /// room for a page.
+    /// Returns a page of the tree, or an object of the trace (a page if `plain`). `buffer` has room
+    /// for a page.
     pub(super) fn contents<'a>(
         &'a self,
         change: Change,

@@ -1,6 +1,7 @@
-//! [`Zram`]: a compressed block device of this run, to compare with.
+//! [`Zram`] is a new zram device, to compare with.
 //!
-//! With direct I/O, zram works in the caller's system time. Units: the machine's pages, bytes.
+//! With direct I/O, the caller's system time includes zram's work. Units: the machine's pages,
+//! bytes.
 //! Source: `BLKDISCARD` in linux/fs.h.
 //!
 //! # Safety

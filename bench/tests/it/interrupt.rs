@@ -1,5 +1,5 @@
-//! A benchmark that a signal ends gives back pages of a pool (even after SIGKILL), memory cgroups
-//! with their processes, zram devices.
+//! Tests that a benchmark ended by a signal gives back pages of a pool (even after SIGKILL), memory
+//! cgroups with their processes, and zram devices.
 //!
 //! Pools belong to the whole machine. The test compares persistent pages and the limit on surplus
 //! pages. Other programs may change both meanwhile, so the test tries several times.

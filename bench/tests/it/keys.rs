@@ -1,5 +1,5 @@
-//! Quick runs report the names that the project's targets refer to, and their checks hold; `contig`
-//! also for other users.
+//! Tests that quick runs report the names that the project's targets refer to, and that checks
+//! hold.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -78,8 +78,8 @@ fn contig_for_root_and_for_others() {
     let checks = ["verify_disagreements", "required_failures", "wrong_bytes"];
     let dir = Scratch::readable("keys");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    // Every user can reach this copy. A separate process copies, because a file that a child of
-    // another test holds open for writing cannot run.
+    // Every user can reach this copy. `cp` makes the copy, because a child of another test could
+    // inherit a file that this process writes, and an open file cannot run (ETXTBSY).
     let program = dir.path().join("glebe-bench");
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_glebe-bench")).arg(&program).status();
     assert!(copied.unwrap().success());
@@ -210,7 +210,7 @@ fn a_suite(dir: &Path) {
     fs::write(folder.join("bench-malloc-thread.c"), text).unwrap();
 }
 
-/// Without the environment of `make python` or of the wheel's tests, rows with reasons are enough.
+/// Accepts rows that only give a reason, because glebe's wheel may not be installed.
 #[test]
 fn python_with_the_wheel_or_without() {
     let dir = Scratch::readable("keys");
@@ -249,7 +249,7 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
     cases.push("ebizzy_4_4_limited".to_owned());
     let programs = ["program_c", "program_cpp", "program_python", "program_python_malloc"];
     cases.extend(programs.into_iter().chain(["program_redis"]).map(str::to_owned));
-    // The checkout made here has the first program, but not the second.
+    // `a_suite` makes only the first program, so the second row says why figures are missing.
     cases.extend(["suite_glibc_thread", "suite_mstress"].map(str::to_owned));
     let mut ratios: Vec<String> = ["reuse_vs_never", "burst_vs_never", "burst_vs_eager"]
         .into_iter()

@@ -92,8 +92,8 @@ pub extern "C" fn glebe_promise_new(
 pub extern "C" fn glebe_promise_take(promise: glebe_promise, block: Out<glebe_block>) -> c_int {
     call(|| {
         let out = block.checked("block")?;
-        // The promise stays locked until the block is in its table, so `glebe_reserve_free` counts
-        // one of the two.
+        // `held` locks the promise until `insert` has stored the block, so `glebe_reserve_free`
+        // counts the promise or the block.
         let (process, mut held) = hold(promise)?;
         let make = || {
             let Of { reserve, object } = held.take().ok_or_else(Failure::forked)?;

@@ -41,7 +41,7 @@ thread_local!(static LAST: RefCell<Last> = RefCell::default());
 /// Returns the answer of `body`, or the code of its error or panic.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // A panic drops the call's own values, and locks guard all others, so unwinding is safe.
+    // Unwinding is safe: a panic drops the call's own values, and locks guard shared values.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => answer,
         Ok(Err(failure)) => fail(failure),

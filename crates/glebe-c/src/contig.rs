@@ -1,5 +1,4 @@
-//! `glebe_mmap_contig`: the flag `MAP_CONTIG` of mmap(2), which the kernel never got, as a
-//! function.
+//! `glebe_mmap_contig` replaces the flag `MAP_CONTIG` of mmap(2), which the kernel never got.
 //!
 //! Source: "[RFC PATCH 0/3] Add mmap(MAP_CONTIG) support" (Mike Kravetz, linux-mm, October 2017),
 //! mmap(2), posix_mem_offset(3p).
@@ -81,7 +80,7 @@ fn map(
     }
     let address = contig.mapping().as_ptr().cast();
     let mapping = Mapped::new(contig);
-    // Forgets mappings at these addresses: the caller must have removed them by munmap(2).
+    // The caller must have removed `stale` mappings by munmap(2). A drop would unmap the new pages.
     let mut all = lock(&process.contigs);
     let below = all.range(..start + mapped.as_usize());
     let over = below.filter(|(at, other)| **at + other.contig.len().as_usize() > start);

@@ -5,7 +5,7 @@
 //!
 //! For most handles, a call adds two loads, which detect a forked child, and a shared lock on its
 //! object. Making or ending an object adds a compare-and-exchange on the list of free handles.
-//! Here, calls on different handles share no lock.
+//! In this crate, calls on different handles share no lock.
 #![deny(unsafe_code)]
 
 mod abi;

@@ -1,10 +1,8 @@
-//! Stores and regions with C's pins on their memory, as the tables hold them.
-//!
-//! A pin has a counted reference to its store or region, which cannot be freed while it has pins.
+//! [`Pinnable`] counts C's pins on a store or region, which cannot be freed while pins exist.
 //!
 //! # Safety
-//! A guard is a pin of the library. The reference beside the guard keeps the object alive at a
-//! fixed address. The guard is dropped first.
+//! A guard is the Rust library's pin. The reference beside the guard keeps the object alive at a
+//! fixed address, and is dropped after the guard.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -49,7 +47,7 @@ impl<T> Drop for Counted<T> {
 
 #[derive(Debug)]
 pub(crate) struct Guarded<G, T> {
-    /// Dropped first.
+    /// Dropped first, because the guard borrows the object.
     guard: G,
     _of: Counted<T>,
 }

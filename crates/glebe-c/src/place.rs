@@ -35,13 +35,13 @@ pub(crate) fn limited(
     options
 }
 
-/// Returns the number of a source, and the page size of its hugetlb pool in bytes; 0 for others.
+/// Returns the source's number, and a hugetlb pool's page size in bytes, 0 for other sources.
 pub(crate) fn source_of(source: Source) -> (u64, u64) {
     match source {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
         Source::Thp => (GLEBE_SOURCE_THP, 0),
         Source::Blocks => (GLEBE_SOURCE_BLOCKS, 0),
-        // C cannot ask for the last two.
+        // C cannot ask for `DmaHeap` or `Divided`.
         Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
     }
 }

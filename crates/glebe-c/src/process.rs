@@ -1,4 +1,4 @@
-//! [`Process`] has the tables of the calling process.
+//! [`Process`] has the tables of the calling process's objects.
 //!
 //! The first object makes the tables, which are never freed. Volatile and shared regions have other
 //! tables. A forked child that makes an object gets new tables. The child never touches its
@@ -44,7 +44,8 @@ pub(crate) enum Objects {
     Lent(LentObjectPool),
 }
 
-/// A type of handle. Its table in [`Process`] holds each object `N` times, once per lane, or once.
+/// A type of handle. Its table in [`Process`] has each object `N` times: once per lane (a group
+/// of threads), or once.
 pub(crate) trait Handle<const N: usize>: Copy {
     type Object: 'static;
     const KIND: Kind;

@@ -1,8 +1,8 @@
-//! Reclaimers and budgets.
+//! Exports reclaimers and budgets.
 //!
-//! A part, for example a region, is taken out of its table before the reclaimer's table is locked,
-//! so no call locks two objects at once. A poll may take locks of volatile memory, so polls and
-//! most other calls refuse a thread that may hold such a lock.
+//! A call copies a part, for example a region, from its table before it locks the reclaimer, so no
+//! call locks two objects at once. A poll may lock volatile memory, so most calls refuse a thread
+//! that may hold such a lock.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;

@@ -1,8 +1,7 @@
-//! References to an object outside its table. Calls hold them, as do reclaimers that look at the
-//! object.
+//! [`alone`] waits until calls and reclaimers have dropped their references to an object.
 //!
-//! The call that ends an object waits until these references are gone, because its caller may then
-//! reuse the memory. A forked child gives up the references of its parent's threads.
+//! The call that ends an object waits, because its caller may then reuse the memory. A forked child
+//! gives up the references of its parent's threads.
 //!
 //! # Safety
 //! [`forget_others`] has the contract.

@@ -115,8 +115,8 @@ pub extern "C" fn glebe_reserve_free(reserve: glebe_reserve) -> c_int {
         let blocks = process.blocks.count(|of| of.reserve == reserve);
         let caches = process.caches.count(|of| of.reserve == reserve);
         let pools = process.zpools.count(|of| of.reserve == reserve);
-        // Counts swap caches before areas and stores, because a cache may be freed right after it
-        // made one.
+        // Counts swap caches before areas and stores, because a cache may make an area or store and
+        // be freed meanwhile.
         let swaps = process.swap_caches.count(|of| of.reserve == reserve)
             + process.areas.count(|of| of.reserve == reserve)
             + process.stores.count(|of| of.reserve == reserve);

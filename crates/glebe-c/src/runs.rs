@@ -11,8 +11,8 @@ use crate::table::lock;
 pub(crate) struct Untold(Mutex<Vec<Extent>>);
 
 impl Untold {
-    /// Returns the lost runs in `asked`: `found`, and those kept from earlier unmarks. Keeps all
-    /// but the first `capacity` for a later unmark.
+    /// Returns the lost runs in `asked`: `found`, and the runs that earlier calls kept. Keeps the
+    /// runs after the first `capacity`, for which the caller has no room.
     pub(crate) fn tell(&self, asked: Extent, found: &[Extent], capacity: usize) -> Vec<Extent> {
         let mut untold = lock(&self.0);
         let (told, mut kept) = split(&untold, asked);

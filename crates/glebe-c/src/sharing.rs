@@ -1,8 +1,8 @@
-//! Shared regions and their pins, as the tables hold them.
+//! [`Sharing`] and [`Pinned`] are a shared region and a pin, as the tables hold them.
 //!
 //! A call on a shared region may wait for a fork, and a fork waits for the tables. So a call takes
-//! a reference ([`Sharing`]) out of the table and then holds no lock of the table. References of
-//! pins are counted, because a region with pins cannot be freed.
+//! a reference out of the table and then holds no lock of the table. [`Sharing`] counts its pins,
+//! because a region with pins cannot be freed.
 //!
 //! # Safety
 //! The reference beside a pin keeps its region alive. The pin is dropped first.

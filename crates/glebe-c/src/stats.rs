@@ -1,4 +1,4 @@
-//! Statistics as structures and as text. A reserve can also serve its statistics to other
+//! Gives statistics as structures and as text, and serves a reserve's statistics to other
 //! processes.
 #![allow(unsafe_code)] // exported names
 

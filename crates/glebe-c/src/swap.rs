@@ -1,4 +1,4 @@
-//! Swap stores and regions: their options, their pins, and how they end.
+//! Exports swap stores and regions: their options, their pins, and how they end.
 #![allow(unsafe_code)] // exported names
 
 mod area;

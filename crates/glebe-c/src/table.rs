@@ -7,11 +7,11 @@
 //! The kind is never 0, so no handle is 0. The end of an object increases the generation of its
 //! place, so the handle stays refused until the place has been used 2^32 more times.
 //!
-//! Locks: each place has `N` locks. A thread always uses the same one, that of its lane. A call
-//! holds this lock shared; the call that ends an object holds all `N` exclusively. With `N` =
-//! [`LANES`](glebe::internal::stats::LANES), threads in different lanes share no lock. An object
-//! that one thread uses at a time needs only one lock. Lock order: reserve, pool, promise, block,
-//! view; swap cache, area; store or region, its pin.
+//! Locks: each place has `N` locks. A thread uses only the lock of its *lane*, a fixed number below
+//! [`LANES`](glebe::internal::stats::LANES). A call holds this lock shared; the call that ends an
+//! object holds all `N` exclusively. With `N` = `LANES`, threads in different lanes share no lock.
+//! An object that one thread uses at a time needs only one lock. Lock order: reserve, pool,
+//! promise, block, view; swap cache, area; store or region, its pin.
 
 use std::array;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -26,7 +26,7 @@ const GENERATION_BITS: u32 = 32;
 const PROCESS_BITS: u32 = 4;
 const PROCESS_SHIFT: u32 = GENERATION_BITS + INDEX_BITS;
 const KIND_SHIFT: u32 = PROCESS_SHIFT + PROCESS_BITS;
-/// Maximum number of processes with handles in a line from parent to child.
+/// Maximum number of processes with handles in a chain of forks.
 pub(crate) const PROCESSES: u32 = 1 << PROCESS_BITS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,8 @@ impl<T> Entry<T> {
 
 pub(crate) type AllHeld<'a, T> = Vec<RwLockWriteGuard<'a, Entry<T>>>;
 
-/// A lock on its own cache line. A panic leaves the entry whole, because no change of it can panic.
+/// [`Lane`] is a lock on its own cache line. A poisoned entry is whole, because no change of an
+/// entry can panic.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Lane<T>(RwLock<Entry<T>>);

@@ -1,7 +1,7 @@
 //! Volatile memory: regions, marks, unmarks and reads.
 //!
 //! # Safety
-//! The caller vouches for its memory. A claim keeps other regions off the memory.
+//! The caller vouches for the memory that it passes. A `Claim` keeps other regions off the memory.
 #![allow(unsafe_code)]
 
 mod adopted;
@@ -79,7 +79,7 @@ pub extern "C" fn glebe_volatile_free(region: glebe_volatile) -> c_int {
     call(|| end(region).map(|()| GLEBE_OK))
 }
 
-/// Returns the region as a part for a reclaimer, which does not keep the region alive.
+/// Returns a part for a reclaimer. The part does not keep the region alive.
 pub(crate) fn part(region: glebe_volatile) -> Result<Part, Failure> {
     with(region, |of| Ok(Part::from(&of.region)))
 }

@@ -79,7 +79,8 @@ fn drop_some(wanted: Option<Bytes>, out: &mut dyn Write) -> Outcome {
 fn status(as_json: bool, out: &mut dyn Write) -> Outcome {
     let (machine, status) = match bank::status() {
         Ok(status) => (status.machine, Some(status)),
-        // Users other than root cannot read the record, but can read the kernel's list of blocks.
+        // Only root can read the record of the bank's owners; all can read the kernel's list of
+        // blocks.
         Err(Error::NoBlocks { .. }) => (bank::movable()?, None),
         Err(error) => return Err(error.into()),
     };

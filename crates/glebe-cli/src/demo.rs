@@ -350,8 +350,7 @@ fn conclude(
     Ok(())
 }
 
-/// Returns the report in the benchmarks' format. `map` has the free, first-class and tenant pages
-/// of each granule.
+/// Returns the report in the benchmarks' format.
 fn report(
     quick: bool,
     reserve: &Reserve,

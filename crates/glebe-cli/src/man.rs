@@ -32,7 +32,7 @@ pub fn run(args: &ManArgs, out: &mut dyn Write) -> Outcome {
         let mut text = Vec::new();
         man.render(&mut text)?;
         let text = String::from_utf8(text)?.replace(".SH EXTRA\n", ".SH \"EXIT STATUS\"\n");
-        // Avoids an empty line between breaks, at which some formatters break twice.
+        // `.sp` replaces an empty line between breaks, because some formatters break twice there.
         let text = text.replace("\n.br\n\n.br\n", "\n.sp\n");
         let file = man.get_filename();
         let text = text + &sections::of(file.trim_end_matches(".1"), &command);

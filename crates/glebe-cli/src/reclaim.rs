@@ -39,16 +39,16 @@ pub struct ReclaimArgs {
     /// Directory of a memory cgroup to watch, in place of those above this process; may be repeated
     #[arg(long = "cgroup", value_name = "DIR")]
     cgroups: Vec<PathBuf>,
-    /// Memory to keep free; without it a sixteenth of the limit, but 4 to 256 MiB
+    /// Memory to keep free; default: a sixteenth of the limit, but 4 to 256 MiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     margin: Option<Bytes>,
-    /// Log each process that pins more than this in a file
+    /// Log each process whose pins in a file exceed this
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     quota: Option<Bytes>,
     /// Purge this much now, print what was purged, and end
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     once: Option<Bytes>,
-    /// Purge nothing: print what could be purged, or with --once what would be, and end
+    /// Purge nothing: print what a purge could free (up to the size of --once), and end
     #[arg(long)]
     dry_run: bool,
     /// Wait for files that cannot be opened yet or have another purger

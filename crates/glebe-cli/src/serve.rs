@@ -123,7 +123,7 @@ pub struct ServeArgs {
     control: Option<PathBuf>,
 }
 
-/// The options without a subcommand, to parse a file's options before the command line's.
+/// Parser of a file's options followed by the command line's.
 #[derive(Parser)]
 #[command(name = "glebe serve", args_override_self = true)]
 struct Whole {

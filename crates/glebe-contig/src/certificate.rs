@@ -1,9 +1,8 @@
 //! [`Certificate`] describes a mapping's physical memory.
 //!
-//! Positions are base pages; lengths in JSON are bytes. If `held_by` is `nothing`, the kernel may
-//! move pages.
+//! If `held_by` is `nothing`, the kernel may move pages.
 //!
-//! Numbers are decimal. `pfn` is missing if frames are hidden, `within_bytes` if they are not:
+//! Numbers are decimal. If frames are hidden, `within_bytes` replaces `pfn`:
 //!
 //! ```text
 //! {"certificate":"glebe contig","version":1,"source":TEXT,"held_by":WORD,"page_bytes":N,
@@ -89,7 +88,7 @@ impl Certificate {
     }
 }
 
-/// Returns the place of `offset` in a mapping of `len` bytes, or `None` from its end on.
+/// Returns the place of `offset` in a mapping of `len` bytes, or `None` from `len` on.
 pub fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
     if offset >= len {
         return None;

@@ -118,7 +118,7 @@ fn why_not_tried(
     (source == Source::Plain && is_short).then(|| why.to_owned())
 }
 
-/// Refuses a required run that no proof can cover, because frames are hidden.
+/// Refuses a required run of several pages of `source` that hidden frames make unprovable.
 fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> {
     let longest = source.page().bytes();
     let is_plain = matches!(source, Source::Hugetlb(_) | Source::Thp | Source::Plain);
@@ -144,7 +144,7 @@ fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Er
         Source::DmaHeap => ordinary::dma_heap(options, len),
         Source::Blocks => blocks::build(options, len),
         Source::Divided => {
-            // The run may be in any part, so no part alone requires it.
+            // Any source's part may hold the run, so no part alone requires it.
             let preferred = options.required.max(options.preferred);
             let of_part = &Options { required: None, preferred, ..options.clone() };
             assemble::build(len, |source, len| of_source(source, of_part, len))

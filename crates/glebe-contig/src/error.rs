@@ -93,7 +93,7 @@ pub enum Error {
         /// The kernel's error.
         why: OsError,
     },
-    /// The alignment is no power of two, or the address does not have it.
+    /// The alignment is no power of two, or the address is unaligned.
     #[error("an alignment of {align}: a power of two is needed, and an address that has it")]
     BadAlign {
         /// Requested alignment.

@@ -48,8 +48,8 @@ pub struct Outlook {
     pub helps: Vec<String>,
 }
 
-/// Says whether one physically contiguous run of `len` bytes is available. As root, may undo what
-/// killed processes left.
+/// Says whether one physically contiguous run of `len` bytes is available. As root, may repair
+/// pools and memory blocks that killed processes changed.
 ///
 /// ```
 /// let outlook = glebe_contig::explain(glebe_contig::units::Bytes::mib(64))?;

@@ -1,8 +1,8 @@
 //! [`HeldBy`] says what keeps pages in their frames, such as the long-term [`Pin`].
 //!
-//! A pin is a registered buffer of an io_uring without requests, which the kernel keeps in place,
-//! unlike mlocked memory. Cost: `RLIMIT_MEMLOCK`, 0.1 µs a base page, 1 µs a huge page. Source:
-//! io_uring_register(2).
+//! A pin registers the pages as an io_uring's buffer, which the kernel keeps in place, unlike
+//! mlocked pages. A pin counts against `RLIMIT_MEMLOCK` and takes 0.1 µs a base page, 1 µs a huge
+//! page. Source: io_uring_register(2).
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sys::memory::io_uring::Ring;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 
-/// The mechanisms that keep pages in their frames.
+/// Mechanisms that keep pages in their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy {
     /// The hugetlb pool, which the kernel neither swaps nor compacts. Newer kernels may move
@@ -20,7 +20,7 @@ pub enum HeldBy {
     /// The hugetlb pool, in movable memory ([`Source::Blocks`](super::Source::Blocks)). A long-term
     /// pin would move the pages.
     MovablePool,
-    /// A long-term pin by an io_uring's registered buffer.
+    /// A long-term pin by an io_uring.
     LongTermPin,
     /// A dma-heap's buffer, allocated for devices.
     DmaBuffer,
@@ -75,8 +75,8 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // Forked children keep the ring open, so dropping it would not unpin. A child must not
-        // unpin.
+        // Unpins explicitly, because a forked child keeps the ring open. A child must not unpin the
+        // parent's memory.
         if !self.guard.is_child() {
             let _ = self.ring.unpin();
         }

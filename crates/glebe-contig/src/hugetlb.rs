@@ -1,7 +1,7 @@
 //! Builds memory of a hugetlb pool, if possible in physical order ([`ordered`]).
 //!
-//! Idle pages come first; missing pages are added. Pages are zeroed without the lock, unless a
-//! search chooses them ([`draw`]). Counts are huge pages.
+//! Takes the pool's idle pages, then adds pages to the pool. Zeroes pages without the [`PoolLock`],
+//! unless a search chose the pages ([`draw`]). Counts are huge pages.
 
 mod draw;
 mod effort;
@@ -148,10 +148,10 @@ impl<'a> Builder<'a> {
     fn grown(&mut self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
         let pool = self.pool.clone();
         let missing = || Ok::<_, OsError>(pages.saturating_sub(pool.counts()?.available()));
-        // The kernel chooses the node of surplus pages, so these serve no wanted node.
+        // Surplus pages cannot serve a wanted node, because the kernel chooses the node.
         if pool.node().is_none() {
             match lock.with_surplus(&pool, missing()?, || self.mapped(pages)) {
-                // The kernel has no pages or no surplus, or refuses the limit.
+                // The kernel lacks memory, has no surplus of this size, or refuses a higher limit.
                 Err(Error::Os(error)) if is_no_surplus(&error) => {}
                 other => return other,
             }
@@ -162,8 +162,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// On one node of several, also promises all idle pages, because lowering the counter would
-    /// free idle pages of this node.
+    /// On one node, also promises all idle pages, because the end of `with_pages` frees unpromised
+    /// pages.
     fn mapped_beside_idle(&mut self, pages: u64) -> Result<Mapping, Error> {
         let mapping = self.mapped(pages).map_err(|error| self.short(pages, error))?;
         if self.pool.node().is_some() {
@@ -236,8 +236,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Turns a node's EFAULT into [`Error::PoolShort`]. Promises count over all nodes, so other
-    /// programs can take this node's pages.
+    /// Turns EFAULT into [`Error::PoolShort`]. A promise names no node, so other programs can take
+    /// the node's pages.
     fn in_words_of_node(&self, error: Error) -> Error {
         match (error, self.pool.counts()) {
             (Error::Os(error), Ok(counts))

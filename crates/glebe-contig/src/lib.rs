@@ -1,4 +1,4 @@
-//! [`Contig`] owns physically contiguous memory, which is populated.
+//! [`Contig`] owns physically contiguous memory.
 //!
 //! ```
 //! use glebe_contig::Contig;
@@ -16,9 +16,9 @@
 //! [`Contig::runs`] lists only proved runs. They may be short, unless [`Options::require_run`]
 //! makes a short run an error. Every page is present, so no touch raises SIGBUS.
 //!
-//! By default, `build` puts hugetlb pages whose frames it sees in physical order. For a wanted run
-//! ([`Options::require_run`], [`Options::prefer_run`]) `build` may compact memory, add free runs to
-//! the pool and split larger pages.
+//! By default, `build` maps hugetlb pages in physical order if frames are visible. For a wanted
+//! run ([`Options::require_run`], [`Options::prefer_run`]) `build` may compact memory, add free
+//! runs to the pool and split larger pages.
 //!
 //! Lengths are bytes. Positions and runs are base pages from the start of the mapping. Frames come
 //! from `/proc/self/pagemap`; in a virtual machine they are the guest's. Cost: zeroing, 0.1 to 0.6
@@ -76,7 +76,7 @@ pub enum Source {
     DmaHeap,
     /// One run of evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root), never pinned. If the
     /// node has idle hugetlb pages, no other program can use the pool's idle pages while this
-    /// memory lives; `build` refuses if they are more than the blocks hold.
+    /// memory lives; `build` refuses more idle pages than the blocks hold.
     Blocks,
     /// Several sources ([`Plan::Divide`]).
     Divided,
@@ -173,8 +173,8 @@ pub struct Drift {
     pub now: Option<Pfn>,
 }
 
-/// Physically contiguous memory. After a drop or the end of the process, the kernel gets the memory
-/// back, also pages that were added to a hugetlb pool.
+/// Physically contiguous memory. At drop or exit, the kernel gets the memory back, also pages that
+/// were added to a hugetlb pool.
 #[derive(Debug)]
 pub struct Contig {
     // `pin` drops before the memory that it pins.
@@ -323,10 +323,10 @@ impl Contig {
         &self.why_not_better
     }
 
-    /// Returns the pages that moved, or, if frames are hidden, only missing pages.
+    /// Returns the pages that left their frames, or only missing pages if frames are hidden.
     ///
     /// # Errors
-    /// If frames cannot be read, or in a forked child.
+    /// If `/proc/self/pagemap` cannot be read, or in a forked child.
     pub fn verify(&self) -> Result<Vec<Drift>, OsError> {
         runs::drift(&self.mapping, &self.runs, self.source().grain())
     }
@@ -348,7 +348,7 @@ impl Source {
         }
     }
 
-    /// Returns the source's page, but a base page instead of a transparent huge page over 2 MiB.
+    /// Returns the unit to which lengths round up.
     fn rounds_to(self) -> PageSize {
         rounds_to(self, self.page())
     }

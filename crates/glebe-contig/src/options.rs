@@ -39,7 +39,7 @@ pub enum Plan {
     /// Whole pages, with the excess.
     #[default]
     Whole,
-    /// Whole pages, less the excess of transparent huge pages. Hugetlb pages cannot be cut.
+    /// Whole pages, but transparent huge pages are cut to the length. Hugetlb pages cannot be cut.
     RoundUp,
     /// Hugetlb and transparent huge pages of every size, largest first, then base pages.
     Divide,
@@ -84,9 +84,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// Uses only this source. The default tries hugetlb pages of each size from 2 MiB that divides
-    /// the length, and always the smallest size; then transparent huge pages; then base pages. For
-    /// a wanted run, blocks of the [`bank`](super::bank) may come first.
+    /// Uses only this source. The default tries hugetlb pages, transparent huge pages, then base
+    /// pages. Each hugetlb size from 2 MiB, except the smallest, must divide the length. For a
+    /// wanted run, blocks of the [`bank`](super::bank) may come first.
     pub fn source(self, source: impl Into<Option<Source>>) -> Self {
         Self { source: source.into(), ..self }
     }
@@ -113,26 +113,26 @@ impl Options {
     }
 
     /// Sets whether hugetlb pages are put in physical order (default: yes). Ordering costs 8 µs a
-    /// stretch of adjacent pages, or for a file a second zeroing.
+    /// stretch of adjacent pages. Pages of a file are zeroed twice instead.
     pub fn in_order(self, order: bool) -> Self {
         Self { any_order: !order, ..self }
     }
 
-    /// Limits the memory that a search looks at; 0 turns the search off. By default only a wanted
-    /// run ([`Options::require_run`], [`Options::prefer_run`]) is searched for, in the available
-    /// memory less a tenth or 1 GiB, whichever is more. A limit without a wanted run searches for
+    /// Limits the memory that a search looks at; 0 turns the search off. The default searches only
+    /// for a wanted run ([`Options::require_run`], [`Options::prefer_run`]), in all available
+    /// memory but a tenth (at least 1 GiB). With a limit and no wanted run, the search looks for
     /// the longest runs. Without `/proc/kpageflags`, the search zeroes every page that it takes.
     pub fn search(self, len: Bytes) -> Self {
         Self { search: Some(len), ..self }
     }
 
-    /// Limits the wall time of the search, from the call of [`Options::build`] on. The search skips
-    /// steps that would take longer. After that time a required run is refused, once the current
-    /// slices (64 MiB or one page) are zeroed. Idle pages that may contain the run are always
-    /// zeroed.
+    /// Limits the wall time from the call of [`Options::build`] to the end of the search, which
+    /// skips steps that would exceed the limit. At the limit, `build` finishes zeroing the current
+    /// slices (64 MiB or one page) and refuses a required run. Idle pages that may contain the run
+    /// are always zeroed.
     ///
-    /// The default is 2 s of processor time per started GiB, or 6 s for a required run, and at most
-    /// five times as much wall time. Compaction does not count.
+    /// The default is 2 s of processor time per started GiB (6 s for a required run), without
+    /// compaction, and five times as much wall time.
     pub fn search_time(self, time: Duration) -> Self {
         Self { search_time: Some(time), ..self }
     }
@@ -165,8 +165,8 @@ impl Options {
         Self { threads: Some(n), ..self }
     }
 
-    /// Calls `told` on the populating threads after each slice of memory. The count may restart at
-    /// zero.
+    /// Calls `told` on the populating threads after each slice of memory. [`Progress::done`] may
+    /// restart at zero.
     pub fn progress(self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         Self { progress: Some(Listener(Arc::new(told))), ..self }
     }

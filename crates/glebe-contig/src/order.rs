@@ -2,14 +2,15 @@
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RunPlan {
-    /// Indices in order of freeing: other pages, then kept pages by descending frame.
+    /// Indices in order of freeing: kept pages last, by descending frame, because the pool first
+    /// hands out the last freed page.
     pub give_back: Vec<usize>,
     pub runs: usize,
     pub longest: usize,
 }
 
 /// Keeps `keep` of `frames` in the fewest runs, longest first. The last run is the shortest that
-/// suffices, so that no longer run is broken.
+/// suffices, so that longer runs stay whole.
 pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> RunPlan {
     let mut ascending: Vec<usize> = (0..frames.len()).collect();
     ascending.sort_unstable_by_key(|index| frames[*index]);

@@ -6,8 +6,8 @@
 //! the lock can undo it.
 //!
 //! - [`PoolLock::with_surplus`] raises the limit on surplus pages.
-//! - [`PoolLock::with_pages`] raises the persistent pages, for sizes without surplus, and to free
-//!   and retake pages in a chosen order, because a pool with surplus loses freed pages.
+//! - [`PoolLock::with_pages`] raises the persistent pages, for sizes without surplus, or to keep
+//!   freed pages in the pool until they are retaken in a chosen order.
 //!
 //! Counts are huge pages.
 

@@ -1,7 +1,7 @@
 //! Populates mappings within the limits of cgroups and machine.
 //!
-//! [`Gate`] reads the limits before each slice, so that a limit is an error and not an OOM kill. A
-//! slice that exceeds a limit only together with others waits for them.
+//! [`Gate`] reads the limits before each slice, so that a shortage is an error and not an OOM kill.
+//! A slice that fits only alone waits for the others to end.
 //!
 //! Lock: `turn`, shared during a slice, exclusive for a slice that waited.
 

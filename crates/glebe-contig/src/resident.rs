@@ -1,6 +1,4 @@
 //! Moves memory into a [`Window`], and unpins parts to be given back.
-//!
-//! Lengths and offsets are bytes from the start of the memory.
 
 use super::{runs, Contig, Drift, Run, Source};
 use glebe_os::error::OsError;
@@ -17,8 +15,8 @@ pub fn moved_into(contig: Contig, window: &Window, offset: Bytes) -> Result<Cont
     Ok(Contig { mapping, ..contig })
 }
 
-/// Returns the smallest part that can be given back: the largest page, or a longer pinned
-/// buffer. `None` for a dma-heap.
+/// Returns the granularity of giving memory back: the largest page, or the pin's io_uring buffer if
+/// longer. `None` for a dma-heap.
 pub fn unit(contig: &Contig) -> Option<PageSize> {
     let page = |source| match source {
         Source::DmaHeap => None,
@@ -46,7 +44,7 @@ pub fn repin(contig: &Contig, offset: Bytes, len: Bytes, keep: bool) -> Result<(
     })
 }
 
-/// Compares the runs `left` with their frames, like [`Contig::verify`].
+/// Compares the remaining runs with their frames, like [`Contig::verify`].
 ///
 /// # Errors
 /// See [`Contig::verify`].

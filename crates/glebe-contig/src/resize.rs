@@ -1,8 +1,8 @@
 //! [`grow_pool`] and [`shrink_pool`] resize the machine's hugetlb pool for good.
 //!
-//! No process owns the added pages. A pool that grows first makes surplus pages persistent, and
-//! only then adds new ones, so the number to write includes the surplus. Shrinking removes only
-//! idle pages, because the kernel would make pages in use surplus.
+//! No process owns the added pages. The kernel makes surplus pages persistent before it adds pages,
+//! so the number to write includes the surplus. Shrinking removes only idle pages, because the
+//! kernel would make pages in use surplus.
 //!
 //! Counts are persistent pages. Lock: [`PoolLock`].
 
@@ -111,7 +111,8 @@ fn shrink_locked(
     meanwhile();
     pool.set_persistent(planned.write.1)?;
     let after = pool.counts()?;
-    // Pages that programs took meanwhile are surplus now; this makes them persistent again.
+    // Makes pages persistent again that programs took meanwhile, because the kernel made them
+    // surplus.
     let taken = after.surplus.saturating_sub(counts.surplus).min(pages);
     if taken > 0 {
         pool.set_persistent(after.persistent() + taken)?;

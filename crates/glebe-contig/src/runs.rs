@@ -78,7 +78,7 @@ pub(super) fn longest(runs: &[Run]) -> Pages {
     Pages::new(runs.iter().map(|run| run.pages.len()).max().unwrap_or(1))
 }
 
-/// Joins grains with adjacent frames. One hidden frame weakens the proof of all.
+/// Joins grains with adjacent frames. One hidden frame limits the proof to `Proof::Within`.
 pub(super) fn join(entries: &[Entry], grain: Pages) -> (Vec<Run>, Proof) {
     let hidden = entries.contains(&Entry::Hidden);
     if hidden && grain.get() == 1 {

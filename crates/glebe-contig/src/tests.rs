@@ -145,7 +145,7 @@ fn a_run_that_cannot_be_had_in_its_time_costs_no_more_than_a_slice_of_zeroing() 
     let slices = Arc::new(MappedWord::new(0));
     let told = Arc::clone(&slices);
     let options = Contig::options().require_run(Bytes::gib(1 << 10)).search_time(Duration::ZERO);
-    // Pages that are idle in a pool are populated first. Another test may leave a few.
+    // Ignores less than 64 MiB, because `build` first populates idle pages that tests left.
     let options = options.progress(move |progress| {
         told.fetch_add(u64::from(progress.done >= Bytes::mib(64)), Ordering::Relaxed);
     });
@@ -190,7 +190,7 @@ fn order_costs_no_second_zeroing() {
         return;
     }
     const PAGES: u64 = 64;
-    // `build` grows no pool here, because it would also split larger pages.
+    // The test grows the pool, because `build` would also split larger pages.
     let (lock, pool) =
         (PoolLock::acquire().unwrap(), Pool::of(PageSize::new(2 << 20).unwrap()).unwrap());
     let measured = lock.with_pages(&pool, 2 * PAGES, |came| {

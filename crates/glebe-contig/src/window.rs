@@ -1,5 +1,5 @@
-//! [`Window`] records a raised counter of a hugetlb pool, which the next holder of the lock lowers
-//! after a kill.
+//! [`Window`] records a raised counter of a hugetlb pool. If the process is killed, the lock's next
+//! holder lowers the counter.
 //!
 //! The lock file holds one line for each window, in decimal:
 //!
@@ -8,9 +8,9 @@
 //! SIZE_BYTES COUNTER BEFORE BY [NODE]
 //! ```
 //!
-//! `BEFORE` is the counter's old value, `BY` the wanted difference, `NODE` the NUMA node of a
-//! changed part. Text of another boot and malformed lines are ignored. The words never change,
-//! because other versions of glebe read them.
+//! `BEFORE` is the counter's old value, `BY` the intended increase, `NODE` the NUMA node of a
+//! raised part. Text of another boot and malformed lines are ignored. The format never changes,
+//! because other versions of glebe read the file.
 
 use glebe_os::internal::sys::machine::numa::Node;
 use glebe_os::units::PageSize;

@@ -1,13 +1,13 @@
-//! [`Bell`] lets hooks wake the keeper thread, or ask for one.
+//! [`Bell`] lets mimalloc's hooks wake or request the keeper (the thread that marks free memory).
 //!
 //! ```text
 //! mode   bit 0  FREES: frees wake the keeper            bit 2  PRESSED: memory is short
 //!        bit 1  GROWTH: new memory wakes the keeper     bit 3  THREAD: a keeper runs
 //! ```
-//! Ordering: the keeper stores the mode, then adds zero to the counters and reads them. A hook adds
+//! The keeper stores the mode, then adds zero to the counters and reads the counters. A hook adds
 //! to a counter, then reads the mode. The later addition sees the writes before the earlier
-//! addition, so the keeper never sleeps through a change. Amounts are in slices. Cost for a hook:
-//! some loads. No lock.
+//! addition, so the keeper never sleeps through a change. No lock. Cost for a hook: some loads.
+//! Amounts are in slices.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(crate) struct Bell {
     mode: FutexWord,
     /// Unmarked free slices at which a free wakes the keeper.
     free_at: AtomicU64,
-    /// Growth wakes the keeper, or asks for one, at this total of `cold` slices.
+    /// Value of the counter `cold` at which growth wakes the keeper or asks for one.
     grown_at: AtomicU64,
 }
 
@@ -61,8 +61,8 @@ impl Bell {
         self.mode.load(Ordering::Relaxed) & PRESSED != 0
     }
 
-    /// If enough is free, wakes the keeper, or returns true if none runs and the heap is large
-    /// enough for one.
+    /// If `free_at` slices are free, wakes the keeper, or returns true if no keeper runs and the
+    /// heap is large enough for one.
     pub(crate) fn freed(&self, counters: &Counters) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode & FREES == 0 {
@@ -149,8 +149,8 @@ impl Bell {
         }
     }
 
-    /// Sleeps for at most `rest`, until growth or, if `hears_frees`, until `FREE_MIN` more slices
-    /// than `hot` are free.
+    /// Sleeps at most `rest`. Wakes early on growth or, if `hears_frees`, when `hot + FREE_MIN`
+    /// slices are free.
     pub(crate) fn sleep(
         &self,
         counters: &Counters,

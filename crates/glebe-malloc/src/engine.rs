@@ -52,17 +52,18 @@ const ALLOW_THP: c_int = 43;
 /// Option: longest object in arenas, in KiB.
 const ARENA_MAX_OBJECT_SIZE: c_int = 45;
 
-/// Bytes of the first arena, also mimalloc's default. Each arena begins with mimalloc's tables;
-/// objects of all sizes mix in the rest of its first 32 MiB.
+/// Bytes of the first arena, also mimalloc's default. mimalloc's tables and objects of all sizes
+/// share the first 32 MiB of an arena.
 pub const ARENA_FIRST: usize = 1 << 30;
-/// Bytes of the longest arena. At twice the length, the tables would be too long.
+/// Bytes of the longest arena. At twice the length, the tables would exceed 32 MiB, mimalloc's
+/// limit.
 pub const ARENA_MAX: usize = 8 << 30;
 /// Bytes of the shortest arena; all lengths are multiples of it.
 pub const ARENA_MIN: usize = 32 << 20;
 /// Bytes of the longest object in an arena, beside the tables.
 pub const OBJECT_MAX: usize = ARENA_MAX - ARENA_MIN;
 
-/// Makes mimalloc call the hook whenever it frees slices. Call it before the first object.
+/// Makes mimalloc call the hook whenever it frees slices. Must precede the first object.
 pub fn prepare() {
     // SAFETY: the calls store options of mimalloc.
     unsafe {
@@ -73,8 +74,8 @@ pub fn prepare() {
 }
 
 pub(crate) fn refuse_huge_pages() {
-    // SAFETY: the calls start mimalloc and store an option. Before the start, the option would
-    // apply to the whole process.
+    // SAFETY: the calls start mimalloc and store an option. The start comes first, because it would
+    // apply the option to the whole process.
     unsafe {
         mi_process_init();
         mi_option_set(ALLOW_THP, 0);

@@ -1,14 +1,15 @@
 //! Keeps the heap sound across fork(2), by pthread_atfork(3) handlers (*steps*).
 //!
-//! During a fork, no slice is claimed. The child starts without a keeper, and with mimalloc's locks
-//! free. While this process may have a child, and once in each child, free memory is dropped, not
-//! marked, because the kernel keeps a marked page that a child has mapped, even after the child's
-//! end.
+//! During a fork, no thread claims a slice (64 KiB). The child starts without the [`keeper`] thread
+//! and with mimalloc's locks free. The heap drops free memory instead of marking it while this
+//! process may have a child, and once in each child, because the kernel keeps a marked page that a
+//! child has mapped, even after the child's end.
 //!
-//! Locks: *prepare* takes mimalloc's locks and the right to claim slices. A holder of the locks may
-//! wait for the right, so *prepare* takes all or waits with none. If a handler forks within
-//! mimalloc, *prepare* goes on without the locks after `PATIENCE`. Children of a raw clone(2) run
-//! no steps: see [`Right`](crate::pages::right::Right). Source: waitid(2).
+//! Locks: *prepare* takes the right to claim slices, then mimalloc's locks. If a lock is taken,
+//! *prepare* gives the right back and tries again, because the lock's holder may wait for the
+//! right. If a handler forks within mimalloc, *prepare* goes on without the locks after `PATIENCE`.
+//! Children of a raw clone(2) run no steps: see [`Right`](crate::pages::right::Right). Source:
+//! waitid(2).
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -27,8 +28,9 @@ static IS_LOCKED: AtomicU32 = AtomicU32::new(0);
 const PATIENCE: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(50);
 
-/// Registers the steps at the first object. Most libraries register later, so their *prepare* runs
-/// before this one. Returns true if the steps will run. The first call allocates.
+/// Registers the steps at the heap's first allocation. Libraries that register later run their
+/// *prepare* earlier, and so can allocate. Returns true if the steps will run. The first call
+/// allocates.
 pub(crate) fn begin() -> bool {
     atfork::add(&STEP).is_ok()
 }
@@ -40,7 +42,7 @@ pub(crate) fn is_alone(space: &Space) -> bool {
     if !is_alone && children::exist() {
         space.shared.store(1, Ordering::Relaxed);
     }
-    // Memory that is free now was shared, even if the child has ended.
+    // Even an ended child may have mapped memory that is free now.
     is_alone
 }
 
@@ -55,7 +57,7 @@ fn prepare() {
             return;
         }
         drop(held);
-        // Not a sleep of the C library, because these are cancellation points.
+        // A sleep of the C library would be a cancellation point.
         wait(&FutexWord::new(0), 0, Some(NAP));
     }
 }

@@ -1,27 +1,27 @@
 //! [`Gate`] shows each allocating call whether work is due, and which addresses are the heap's.
 //!
 //! ```text
-//! word   63 something is due | ... | 28 always | ... | 3-0 what is due
+//! word   63 work is due | ... | 28 always set | ... | 3-0 kinds of due work
 //! ```
-//! While work is due the word is a negative number, below any size. Otherwise it is `LARGE`, the
-//! least size that may need another arena. So one comparison with the size suffices.
+//! While work is due, the word is a negative number, below any size. Otherwise the word is `LARGE`
+//! (bit 28), the least size that may need another arena. So one comparison with the size suffices.
 //!
 //! Each crate with entry points owns its gate as a static, because reaching another crate's static
-//! takes three instructions instead of one. Entry points do the work outside the locks of mimalloc
-//! and the C library; hooks never do it. Cost: a load and a comparison. No lock.
+//! takes three instructions instead of one. Entry points do the work, because they hold no lock of
+//! mimalloc or the C library. Hooks only ask for work. Cost: a load and a comparison. No lock.
 
 use std::ops::Range;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Work: start the heap; hand over an arena, because half of the last is used; start a keeper.
-/// `CLOSED` keeps work due at every entry.
+/// Bits of due work: `START` starts the heap, `ARENA` hands over an arena after half of the last is
+/// used, `THREAD` starts the keeper thread. `CLOSED` keeps work due until [`Gate::open`].
 pub(crate) const START: u64 = 1;
 pub(crate) const ARENA: u64 = 1 << 1;
 pub(crate) const THREAD: u64 = 1 << 2;
 const CLOSED: u64 = 1 << 3;
 const DUE: u64 = 1 << 63;
-/// Least size in bytes for which an entry checks that mimalloc has room.
+/// Least size in bytes for which an entry point makes room in mimalloc.
 pub(crate) const LARGE: usize = 256 << 20;
 
 /// The heap's gate, passed to [`start`](crate::heap::start) and

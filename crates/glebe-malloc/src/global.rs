@@ -1,8 +1,8 @@
 //! [`Glebe`] is the heap as the allocator of a Rust program.
 //!
 //! The first allocation starts the heap with the options in `GLEBE_MALLOC`, except those for
-//! reports: programs have [`Stats::now`](crate::stats::Stats::now). Cost: mimalloc's, a load and a
-//! branch. No lock.
+//! reports: programs have [`Stats::now`](crate::stats::Stats::now). Cost: mimalloc's plus a load
+//! and a branch. No lock.
 //!
 //! # Safety
 //! mimalloc keeps the promises of `GlobalAlloc`: size, alignment, one owner.
@@ -35,7 +35,7 @@ pub struct Glebe;
 /// Alignment in bytes of objects of at least this size; smaller objects have a word's alignment.
 const USUAL_ALIGN: usize = 16;
 
-/// Returns true if every object of this size has this alignment.
+/// Returns true if plain `mi_malloc` meets the layout's alignment.
 #[inline]
 fn is_usual(layout: Layout) -> bool {
     let (size, align) = (layout.size(), layout.align());

@@ -1,11 +1,10 @@
 //! The process's heap: its space, mimalloc's hook, and the calls of users.
 //!
-//! Hooks ask the [`Gate`] for work, and the next entry does it. Hooks keep `errno`, allocate
-//! nothing and do not panic. Public counts are in bytes. Cost of a hook: some ns per slice.
+//! The hook leaves work at the [`Gate`] for the next allocating call. The hook keeps `errno`,
+//! allocates nothing, does not panic, and costs some ns per slice. Public counts are in bytes.
 //!
 //! # Safety
-//! mimalloc calls the hook with the space that was handed over, which lives for ever, and addresses
-//! in it.
+//! mimalloc passes the hook the space from `hand_over`, which lives for ever, and addresses there.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -30,12 +29,12 @@ use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 
 static GATE: AtomicPtr<Gate> = AtomicPtr::new(ptr::null_mut());
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
-/// Slices handed to mimalloc; first slice of the last arena; slices of mimalloc's tables.
+/// Slices handed to mimalloc.
 static HANDED: AtomicU64 = AtomicU64::new(0);
+/// First slice of the arena handed over last.
 static LAST: AtomicU64 = AtomicU64::new(0);
+/// Slices of mimalloc's tables.
 static TABLES: AtomicU64 = AtomicU64::new(0);
-/// Bytes of the space: by default the machine's memory, rounded up to `ROUND`, at most `SPACE_MAX`;
-/// never more than half of `RLIMIT_AS`. If the kernel refuses, half is tried, down to `SPACE_MIN`.
 const ROUND: u64 = 16 << 30;
 pub(crate) const SPACE_MAX: u64 = 2 << 40;
 pub(crate) const SPACE_MIN: u64 = 64 << 20;
@@ -51,10 +50,10 @@ pub struct Settings {
     pub pages: bool,
     /// About the time from free to mark; shorter near a limit.
     pub age: Duration,
-    /// Bytes to keep free below a memory limit; usually at most a quarter of the limit. `None`: 256
-    /// MiB, or less while no other process takes memory.
+    /// Bytes to keep free below a memory limit; at most a quarter of the limit, or half while usage
+    /// rises. `None`: 256 MiB, or less while no other process takes memory.
     pub margin: Option<Bytes>,
-    /// Longest space in bytes; `None`: the machine's memory.
+    /// Maximum bytes of addresses to reserve; `None`: the machine's memory.
     pub addresses: Option<Bytes>,
 }
 
@@ -92,15 +91,15 @@ pub fn at_entry(gate: &'static Gate, size: usize) {
     }
 }
 
-/// Starts the heap behind a gate, before the first use of mimalloc. Later calls do nothing.
+/// Starts the heap and sets up `gate` before the first use of mimalloc. Later calls do nothing.
 /// Allocates nothing before mimalloc works.
 pub fn start(gate: &'static Gate, settings: &Settings) {
     if gate.take(START) == 0 {
         return;
     }
     if !settings.pages {
-        // mimalloc's locks need the steps around forks. Huge pages are off, because no keeper
-        // watches a limit.
+        // mimalloc's locks need the fork steps. Huge pages are off, because no keeper thread
+        // watches memory limits.
         engine::refuse_huge_pages();
         fork::begin();
         return;
@@ -147,6 +146,8 @@ pub(crate) fn space() -> Option<&'static Space> {
     unsafe { SPACE.load(Ordering::Acquire).as_ref() }
 }
 
+/// Reserves `most` bytes of addresses, by default the machine's memory rounded up to `ROUND`; never
+/// more than half of `RLIMIT_AS`. If the kernel refuses, tries half the length.
 fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
     let memory = lean::machine_memory().unwrap_or(ROUND).next_multiple_of(ROUND);
     let limit = lean::address_limit().map_or(u64::MAX, |limit| limit / 2);
@@ -161,8 +162,8 @@ fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
     None
 }
 
-/// Hands more of the space to mimalloc if it lacks free chunks for a large object: it would
-/// otherwise map an arena for good, without the hook.
+/// Hands more of the space to mimalloc if a large object lacks free chunks. mimalloc would
+/// otherwise map an arena for good, and call no hook there.
 fn make_room(space: &'static Space, size: usize) {
     let chunks = size.saturating_add(SLICE).div_ceil(engine::ARENA_MIN);
     if chunks * engine::ARENA_MIN > engine::OBJECT_MAX {
@@ -181,8 +182,8 @@ fn make_room(space: &'static Space, size: usize) {
 }
 
 /// Hands over the next piece of the space, at least `least` bytes if possible. Returns true if
-/// mimalloc took it. No huge pages are asked for mimalloc's tables there, because few of their
-/// pages are touched.
+/// mimalloc took the piece. Asks for no huge pages in mimalloc's tables, because few of their pages
+/// are touched.
 fn hand_over(space: &'static Space, least: usize) -> bool {
     let (all, from) = (space.states().len(), HANDED.load(Ordering::Acquire) as usize);
     let slices = (all - from).min(next_arena(from * SLICE).max(least) / SLICE);
@@ -194,7 +195,7 @@ fn hand_over(space: &'static Space, least: usize) -> bool {
     LAST.store(from as u64, Ordering::Relaxed);
     let (base, bytes) = space.memory_of(from, slices);
     let with = ptr::from_ref(space).cast_mut().cast();
-    // SAFETY: the space's addresses, handed over once; the hook takes a space.
+    // SAFETY: the space owns the addresses, and hands them over once; the hook takes a space.
     let is_taken = unsafe { engine::hand_over(base, bytes, hook, with) };
     let in_use = |state: &&State| state.get() == Slice::Live;
     let tables = space.states()[from..].iter().take_while(in_use).count();
@@ -205,8 +206,8 @@ fn hand_over(space: &'static Space, least: usize) -> bool {
         let is_counted = space.ration.is_counted();
         let has_huge = keeper::wants_huge() && !is_counted;
         let advice = if has_huge { Advice::HugePage } else { Advice::NoHugePage };
-        // SAFETY: the space's addresses; the advice changes no contents. The machine's setting
-        // applies on refusal.
+        // SAFETY: the space owns the addresses; the advice changes no contents. If the kernel
+        // refuses, the machine's setting applies.
         let is_done = unsafe { try_advise(base + first, len, advice) }.is_ok();
         if is_done && is_counted {
             space.have_base_pages(from + first / SLICE..next as usize);
@@ -294,7 +295,7 @@ pub fn trim(keep: usize) -> usize {
     })
 }
 
-/// The heap's counts, in bytes or calls. While threads run, they may disagree slightly.
+/// The heap's counts, in bytes unless noted. While threads run, the counts may disagree slightly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// In use.
@@ -303,9 +304,9 @@ pub struct Counts {
     pub hot: u64,
     /// Free and marked; the kernel may have taken a part.
     pub volatile: u64,
-    /// Total that came into use without memory.
+    /// Total taken into use without pages.
     pub reused_cold: u64,
-    /// Total used again with its memory.
+    /// Total taken into use again with its pages.
     pub reused_warm: u64,
     /// Total marked.
     pub marked: u64,
@@ -345,9 +346,8 @@ pub fn counts() -> Counts {
     }
 }
 
-/// Returns the resident bytes of marked memory; `None` if the kernel does not say. Memory found
-/// taken by the kernel counts as [`Counts::purged`]. About 2 ms per GiB. Signal handlers may call
-/// it.
+/// Returns the resident bytes of marked memory; `None` if the kernel does not say. Adds memory that
+/// the kernel took to [`Counts::purged`]. Takes about 2 ms per GiB. Signal handlers may call it.
 #[must_use]
 pub fn audit() -> Option<u64> {
     let _kept = errno::keep();

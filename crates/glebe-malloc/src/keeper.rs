@@ -1,11 +1,11 @@
-//! The keeper thread marks memory that stayed free, and gives memory back that others need.
+//! The keeper thread marks memory that stayed free, and gives free memory back near a limit.
 //!
-//! It starts once the heap has 32 MiB, with all signals blocked and, if the kernel allows, its own
-//! table of open files. It sleeps without a timer while no free memory waits for a mark and less
-//! than 4 MiB is unmarked. Near a limit, marked memory counts too. While memory is short, the
-//! keeper keeps looking, and frees give whole units back at once. Hooks wake it by the [`Bell`].
-//! Amounts are in slices. Cost: some µs per turn, some tens per look. Lock: the right to claim
-//! slices, a unit at a time.
+//! The keeper starts once the heap has 32 MiB, with all signals blocked and, if the kernel allows,
+//! its own table of open files. It sleeps without a timer while memory is not short, no free memory
+//! waits for a mark, and less than 4 MiB is free and unmarked (near a limit: free). While memory is
+//! short, frees give whole units back at once. Hooks wake the keeper by the [`Bell`]. Amounts are
+//! in slices. Cost: some µs per turn, some tens per look. Lock: the right to claim slices, a unit
+//! at a time.
 
 mod own;
 mod settings;
@@ -49,19 +49,18 @@ const CALM: Duration = Duration::from_secs(1);
 /// Number of turns in an age, and the shortest turn.
 const AGE_TURNS: u8 = 4;
 const TURN_MIN: Duration = Duration::from_millis(10);
-/// Longest turn near a limit with huge pages, and longest pause between looks for `ALERT` after
-/// memory was short.
+/// Longest turn near a limit with huge pages, and longest pause between looks while alert.
 const TURN_HASTY: Duration = Duration::from_millis(4);
+/// Time for which the keeper is alert after memory was short.
 const ALERT: Duration = Duration::from_secs(1);
-/// Usage counts as still if the policy expects it to rise by at most this part of the limit (a
-/// shift).
+/// Usage counts as still if its expected rise is at most `limit >> STILL_SHIFT`.
 const STILL_SHIFT: u32 = 6;
 /// Least time between looks at marked memory.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 const STACK: usize = 256 << 10;
 
-/// Lets the thread start. Forks must run the steps, or a child would take its parent's thread for
-/// its own.
+/// Lets the thread start. Forks must run the `atfork` steps, or a child would take its parent's
+/// thread for its own.
 pub(crate) fn allow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     BELL.allow();
@@ -90,10 +89,10 @@ pub(crate) fn is_gone() {
 }
 
 /// Starts the thread unless it runs. Allocates. Does nothing in a child of a raw clone(2), because
-/// its bell still describes the parent's keeper.
+/// the child's `BELL` still describes the parent's keeper.
 pub(crate) fn start(space: &Space) {
-    // A thread started in a vfork(2) child would end with the child, but the shared bell would
-    // still count it.
+    // A thread started in a vfork(2) child would end with the child, but the shared `BELL`
+    // would still count the thread.
     let is_own = PROCESS.load(Ordering::Relaxed) == std::process::id();
     if !is_own || atfork::is_without_steps() || !BELL.claim() {
         return;
@@ -183,17 +182,18 @@ impl Keeper {
             is_near: false,
             is_pressed: false,
             short_at: None,
-            // Counts all taken slices as new, because the program may not yet have touched them.
+            // The first look reports all slices taken so far, because the program may touch them
+            // only later.
             exchanged: (0, counted.dropped_hot),
         }
     }
 
-    /// Looks and marks if due. Returns the time until the next turn or look; `None`: until woken.
+    /// Looks at limits and marks free memory, if due. Returns the time until the next turn or look;
+    /// `None`: until woken.
     fn turn(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let is_turn = now.saturating_duration_since(self.turned) >= self.turn_time();
-        // The kernel cannot take young memory, so the keeper looks before that memory meets a
-        // limit.
+        // The kernel cannot take unmarked memory, so near a limit the keeper looks every turn.
         let is_watched = is_turn && self.is_due && self.is_limited();
         let has_grown = BELL.has_grown(&self.space.counters);
         if has_grown || is_watched || now.saturating_duration_since(self.looked) >= self.pause {
@@ -223,8 +223,8 @@ impl Keeper {
         self.pause < CALM
     }
 
-    /// Returns true if huge pages are marked as soon as they are free. This is cheap: marking one
-    /// costs a twentieth of filling it again.
+    /// Returns true if huge pages are marked as soon as they are free, because a mark costs only a
+    /// twentieth of filling the page again.
     fn is_hasty(&self) -> bool {
         self.is_huge && self.is_limited()
     }
@@ -281,8 +281,8 @@ impl Keeper {
         self.short_at.is_some_and(|at| at.elapsed() < ALERT)
     }
 
-    /// Returns true if no other process takes memory. Then free memory stays, even with little
-    /// room.
+    /// Returns true if no other process takes memory. The keeper then gives nothing back, even with
+    /// little room.
     fn is_quiet(&self, reading: &Reading) -> bool {
         let Some(pressure) = reading.pressure else { return false };
         let ahead = reading.margin.saturating_sub(settings::policy().still_margin(pressure.limit));
@@ -333,8 +333,8 @@ impl Keeper {
         self.space.give_back(crowded, Which::Volatile);
     }
 
-    /// Returns true if frees end this rest: if it is endless or, away from a limit, longer than a
-    /// turn.
+    /// Returns true if frees may end `rest`: if `rest` is `None` (endless) or, away from a limit,
+    /// exceeds a turn.
     fn hears_frees(&self, rest: Option<Duration>) -> bool {
         rest.is_none_or(|rest| !self.is_limited() && rest > self.turn_time())
     }

@@ -1,9 +1,9 @@
 //! An allocator that marks freed memory volatile: a page layer under mimalloc.
 //!
 //! Freed memory stays mapped and ready for use, while the kernel may take it. mimalloc manages
-//! objects ([`engine`]); this crate manages mimalloc's free memory. [`heap`] has mimalloc's hook,
-//! [`pages`] knows each slice's state, and a thread marks and gives back. Every allocating call
-//! reads a [`gate`].
+//! objects ([`engine`]); this crate manages mimalloc's free memory. mimalloc calls a hook in
+//! [`heap`], [`pages`] knows each slice's state, and a thread marks free slices and gives memory
+//! back. A [`gate`] shows each allocating call whether work is due.
 #![deny(unsafe_code)]
 
 pub(crate) mod sync;

@@ -1,8 +1,7 @@
-//! [`Stats`] has all statistics, from one table.
+//! One table defines [`Stats`], its three forms of text, and each number's description.
 //!
-//! The table defines the struct, its three forms of text, and each number's description. Writing
-//! allocates nothing, for signal handlers and short memory. Units: bytes or calls. Source:
-//! OpenMetrics 1.0.0.
+//! Writing a text allocates nothing, because signal handlers write too, and memory may be short.
+//! Units: bytes or calls. Source: OpenMetrics 1.0.0.
 
 use core::fmt::{self, Write};
 
@@ -104,8 +103,8 @@ pub fn count_deepbind() {
 }
 
 impl Stats {
-    /// Returns the current statistics. Cost: a system call per unit with marked memory. Signal
-    /// handlers may call it.
+    /// Returns the current statistics. Cost: a few system calls per 2 MiB with marked memory.
+    /// Signal handlers may call it.
     #[must_use]
     pub fn now() -> Self {
         let (counts, has) = (heap::counts(), heap::mechanisms());

@@ -182,7 +182,7 @@ fn what_a_program_drops_is_marked_and_its_children_have_their_own() {
     }
     let kept = blocks(100, 7);
     assert!(is_let_go(blocks(300, 8)), "{:?}", Stats::now());
-    // SAFETY: the child uses the heap, whose steps ran, and ends by _exit.
+    // SAFETY: the child uses the heap, whose fork handlers ran, and ends by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: the call takes no pointer; it ends a child that hangs.

@@ -1,6 +1,4 @@
 //! [`Bytes`], [`Pages`] and [`Pfn`] are separate types, so that the compiler rejects mixed units.
-//!
-//! [`page_size`](crate::page_size) returns the base page size.
 
 use std::fmt;
 use std::ops::{Add, Sub};

@@ -1,13 +1,13 @@
-//! Tests the probe under a seccomp profile: the remedy is the profile, not a newer kernel.
+//! Tests that the probe, under a seccomp profile, tells to change the profile, not the kernel.
 //!
-//! A filter applies to one thread and ends with it.
+//! A filter applies to one thread and ends with the thread.
 #![allow(unsafe_code)]
 
 use std::thread;
 
 use glebe_os::internal::sys::probe::{Mechanism, State, Support};
 
-/// Calls that containers refuse, with the key of the row and the call's name.
+/// Calls that containers refuse, with the key of the probe's row and the call's name.
 const REFUSED: [(libc::c_long, &str, &str); 6] = [
     (libc::SYS_userfaultfd, "uffd.user", "userfaultfd"),
     (libc::SYS_io_uring_setup, "io_uring", "io_uring_setup"),

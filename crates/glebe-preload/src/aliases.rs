@@ -1,8 +1,8 @@
-//! Second names that the C library gives its allocator's functions. Programs that replace the first
-//! names call the second.
+//! Exports the second names that the C library gives its allocator's functions. Programs that
+//! replace the first names call the second.
 //!
 //! # Safety
-//! Exported for C: each function calls the function of the first name.
+//! Each function calls the function of the first name.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;

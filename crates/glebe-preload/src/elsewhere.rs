@@ -1,12 +1,12 @@
-//! Frees pointers outside the heap's addresses: null, an object that mimalloc keeps elsewhere (with
-//! `pages=off` every object), an [`early`] object, or an object unknown to mimalloc, for instance
-//! one that the loader made before this library was loaded.
+//! Frees pointers outside the heap's addresses: null, [`early`] objects, mimalloc's objects
+//! elsewhere (with `pages=off` all), and unknown objects, for example the loader's from before this
+//! library was loaded.
 //!
 //! `mi_free` does not check the address: it reads mimalloc's table of pages, which has no memory
 //! for addresses that mimalloc never used. Asking whether mimalloc knows the address doubles the
 //! cost of a free. The table gets memory for a whole stretch of addresses at once, and keeps it. In
 //! such a stretch mimalloc ignores unknown addresses, so `free` asks only until a stretch is known.
-//! No lock. Source: page-map.c of mimalloc 3.3.2.
+//! `free` takes no lock. Source: page-map.c of mimalloc 3.3.2.
 //!
 //! # Safety
 //! The caller keeps the contract of free(3), except that the object may be unknown.
@@ -25,8 +25,8 @@ const STRETCH_SHIFT: u32 = 29;
 /// Number of stretches remembered, more than a contiguous heap spans.
 const PLACES: usize = 64;
 
-/// Stretches where mimalloc has or had an object, each at its number modulo `PLACES`; 0 for none.
-/// Stretch 0, which contains null, is never stored.
+/// Numbers of 512 MiB stretches where mimalloc has or had an object, each at its value modulo
+/// `PLACES`; 0 for none. Stretch 0, which contains null, is never stored.
 static KNOWN: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 
 /// # Safety

@@ -1,9 +1,9 @@
-//! The entries of the heap. Each compares its size with one word of the gate, and seldom has more
-//! work to do before mimalloc is called.
+//! This module's functions allocate through mimalloc. Each function first compares the size with
+//! the word of `GATE`, which seldom says that work is due.
 //!
 //! The process's first allocating call starts the heap, whether the loader, a constructor or the
-//! program makes it. [`early`] serves calls during the start. No lock: the first call precedes
-//! threads.
+//! program makes it. [`early`] serves calls during the start. The start needs no lock, because the
+//! first call precedes threads.
 //!
 //! # Safety
 //! mimalloc passes a number to the error handler, which only sets errno.
@@ -22,8 +22,8 @@ use crate::{early, report};
 pub(crate) static GATE: Gate = Gate::new();
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Defines functions that do due work, if any, and then call mimalloc. The slow path is its own
-/// function, so that the fast path needs only argument registers and ends with a jump.
+/// Defines functions that do the work that `GATE` says is due, and call mimalloc. `after_work` is
+/// a separate function, so that the fast path needs only argument registers and ends with a jump.
 macro_rules! entries {
     ($(
         $what:literal $name:ident of $size:ident = $call:ident($($argument:ident: $type:ty),*);
@@ -62,7 +62,7 @@ entries! {
         mi_realloc(at: *mut c_void, size: usize);
 }
 
-/// Starts the heap if needed, and does other due work. Returns true if the heap can be used.
+/// Does due work, including the heap's start. Returns true if the heap can be used.
 pub(crate) fn catch_up() -> bool {
     !GATE.is_due(0) || work(0)
 }
@@ -93,11 +93,11 @@ fn start() {
     report::set(options.report);
 }
 
-/// The library's constructor and destructor.
+/// The library's constructor.
 ///
-/// The loader runs the constructor before those of the program and of most libraries, and the
-/// destructor after theirs. The constructor must precede mimalloc's own, which would start mimalloc
-/// without this module.
+/// The loader runs `AT_LOAD` before the constructors of the program and most libraries, and
+/// `AT_EXIT` after their destructors. `AT_LOAD` must precede mimalloc's constructor, which would
+/// start mimalloc without this module.
 #[used]
 #[link_section = ".init_array.00100"]
 static AT_LOAD: extern "C" fn() = at_load;

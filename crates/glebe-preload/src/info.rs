@@ -1,5 +1,5 @@
-//! The C library's functions that ask the allocator about itself, or tune it. Amounts are whole
-//! slices, except of `malloc_usable_size`, because only mimalloc knows objects.
+//! Exports the C library's functions that ask the allocator about itself, or tune it. Amounts are
+//! whole slices (64 KiB), because only mimalloc knows objects. `malloc_usable_size` asks mimalloc.
 //!
 //! # Safety
 //! Exported for C: see the manual pages.

@@ -1,11 +1,11 @@
 //! The functions of malloc(3), and C23's functions that free.
 //!
-//! They follow the C library: size zero makes an object, `realloc(p, 0)` frees, sizes above
-//! `PTRDIFF_MAX` fail with ENOMEM, `free` keeps errno.
+//! The functions follow the C library: size zero makes an object, `realloc(p, 0)` frees, sizes
+//! above `PTRDIFF_MAX` fail with ENOMEM, `free` keeps errno.
 //!
 //! # Safety
-//! Exported for C: callers keep the manual pages' contracts. free ignores unknown memory outside
-//! the heap.
+//! Exported for C: callers keep the manual pages' contracts. `free` ignores objects of other
+//! allocators.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -31,7 +31,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     unsafe { entry::alloc_zeroed(total) }
 }
 
-/// free(3). `mi_free` keeps errno for the heap's own objects, because the heap's hooks do.
+/// free(3). Need not save errno, because `elsewhere::free` and the hooks of `mi_free` keep errno.
 ///
 /// # Safety
 /// See free(3).

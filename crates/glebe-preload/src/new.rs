@@ -1,8 +1,8 @@
-//! C++'s operators `new`, by their mangled names.
+//! Exports C++'s operators `new` by their mangled names.
 //!
-//! If memory is short, an operator calls the operator of the same name in the next library, usually
-//! the C++ library. That one tries the program's new-handler, and then throws `std::bad_alloc`, or
-//! returns null if `nothrow`. If the program replaces a simple operator, array and `nothrow`
+//! If memory is short, an operator calls its namesake in the next library, usually the C++ library.
+//! The namesake tries the program's new-handler, and then throws `std::bad_alloc`, or returns null
+//! if `nothrow`. If the program replaces `_Znwm` or `_ZnwmSt11align_val_t`, array and `nothrow`
 //! operators use the replacement, as the standard says. Source: C++23, new.delete; Itanium C++ ABI,
 //! mangling.
 //!
@@ -25,8 +25,8 @@ type NewAligned = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 /// `const std::nothrow_t &`.
 type Tag = *const c_void;
 
-/// C++ libraries to search by name, because one that only a plugin uses is not in the loader's
-/// global search order.
+/// C++ libraries to search by name, because a library that only a plugin uses is not in the
+/// loader's global search order.
 const LIBRARIES: [&CStr; 3] = [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
 
 /// The operators in use: this library's, or the program's.

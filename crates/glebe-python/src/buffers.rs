@@ -1,11 +1,9 @@
-//! Bytes between Python and the library: buffers that a caller lends for one call, and new `bytes`.
-//!
-//! Python's buffer protocol keeps a lent buffer in place while other threads run. If one of them
-//! changes it meanwhile, the copy is a mixture of old and new bytes.
+//! [`Lent`] is a buffer that a Python caller lends for one call; [`new_bytes`] makes new `bytes`.
 //!
 //! # Safety
-//! A [`Lent`] keeps its C-contiguous buffer exported until the drop. The library copies the bytes
-//! and reads each only once, so a concurrent writer changes only the copy.
+//! A [`Lent`] keeps its C-contiguous buffer exported until the drop, so that the bytes stay in
+//! place. The library copies the bytes and reads each only once, so a concurrent writer only makes
+//! the copy a mixture of old and new bytes.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, CStr};
@@ -136,8 +134,8 @@ pub(crate) fn new_bytes<'py>(
     fill: impl FnOnce(&mut [u8]) -> Result<bool> + Send,
 ) -> Result<Option<Bound<'py, PyBytes>>> {
     let size = isize::try_from(len).unwrap_or(isize::MAX);
-    // SAFETY: attached. Python leaves the new bytes unset, and nobody else has them until `fill`
-    // has set all.
+    // SAFETY: `py` shows that the thread is attached. The new bytes are unset, but `fill` only
+    // writes, and other code gets the bytes only after `fill` has set all.
     let (bytes, room) = unsafe {
         let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
         let made = Bound::from_owned_ptr_or_err(py, made)?;

@@ -91,10 +91,10 @@ impl Cache {
     /// Stores a copy of a value, as `cache[key] = value` does, and returns true if the cache kept
     /// it.
     ///
-    /// Otherwise the key has no value. A value that is longer than all memory outside of blocks is
-    /// never kept. Raises `TypeError` for a key or a value of another type, `ValueError` for a key
-    /// of more than 1 MiB, `OverflowError` for an integer beyond 64 bits, `BufferError` for a
-    /// buffer that is not C-contiguous.
+    /// Otherwise the key has no value. The cache keeps no value that is longer than the reserve's
+    /// memory outside of allocated blocks. Raises `TypeError` for a key or a value of another type,
+    /// `ValueError` for a key of more than 1 MiB, `OverflowError` for an integer beyond 64 bits,
+    /// `BufferError` for a buffer that is not C-contiguous.
     fn put(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<bool> {
         let (py, encoded) = (key.py(), encode(key)?);
         let (value, form) = match value.is_instance_of::<PyBytes>() {

@@ -1,7 +1,7 @@
 //! `Contig`: contiguous memory as a buffer.
 //!
 //! # Safety
-//! The views are Python's; [`memory`](crate::memory) fills them.
+//! Python owns each `Py_buffer`; [`memory`](crate::memory) fills it.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -50,8 +50,8 @@ pub(crate) struct Contig(Memory<Arc<glebe::Contig>>);
 /// Returns contiguous memory of `bytes` bytes, rounded up to whole pages of its source.
 ///
 /// `source`: "auto", "hugetlb-1g", "hugetlb-2m", "thp" or "plain". `require_run`: bytes that must
-/// be contiguous. Raises `NoMemory` with the longest run or the available memory, in bytes,
-/// `BadArgument` for a length of zero, `ValueError` for another source.
+/// be contiguous. Raises `NoMemory` with the bytes of the longest run or of available memory;
+/// `BadArgument` for a length of zero; `ValueError` for another source.
 #[pyfunction]
 #[pyo3(signature = (bytes, *, source = "auto", require_run = None))]
 pub(crate) fn contig(
@@ -77,8 +77,7 @@ impl Contig {
 
     /// Returns each physical run as first page, number of pages, and first page frame or `None`.
     ///
-    /// If page frames are hidden, each huge page is one run. The list is empty if even that is not
-    /// proved.
+    /// If page frames are hidden, each proved huge page is one run; other pages are in no run.
     fn runs(&self) -> Result<Vec<(u64, u64, Option<u64>)>> {
         self.0.with(|memory| {
             let run = |run: &glebe::contig::Run| {

@@ -1,7 +1,7 @@
-//! [`Failure`]: the library's errors, as exceptions of `glebe.errors`.
+//! [`Failure`] turns the library's errors into exceptions of `glebe.errors`.
 //!
-//! The text is the library's, the class is the kind of error, and the attributes are for programs:
-//! pages in `NoRun`, bytes in other classes, except `errno`.
+//! The text is the library's, and the class is the kind of error. Attributes are `errno`, pages in
+//! `NoRun`, and bytes in other classes.
 
 use glebe::{contig, error::OsError, reserve, swap, volatile, zpool};
 use pyo3::exceptions::{PyBufferError, PyValueError};

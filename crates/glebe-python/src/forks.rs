@@ -1,7 +1,7 @@
 //! The thread that forked this process: the parent's only thread that continues in the child.
 //!
 //! Threads have numbers, and a forked child's first thread keeps its number. In a child of clone(2)
-//! without the C library, no thread counts as the one that forked.
+//! without the C library no fork step runs, so `came_along` returns false.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ pub(crate) fn thread() -> u64 {
     NUMBER.with(|number| *number)
 }
 
-/// Makes later forks note their thread. May wait for a fork under way.
+/// Makes later forked children set `FORKER`. May wait for a fork under way.
 ///
 /// # Errors
 /// The errors of [`atfork::add`].

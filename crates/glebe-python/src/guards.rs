@@ -1,8 +1,8 @@
-//! Guards of the library with the objects that they borrow from, so that Python can own them.
+//! Each type here owns a library guard and the object that the guard borrows, so Python can own it.
 //!
 //! # Safety
 //! The `Arc` beside a guard keeps the borrowed object alive in place. The guard is the first field,
-//! so it is dropped first. Its false lifetime never leaves this module.
+//! so it is dropped first. The guard's false `'static` lifetime never leaves this module.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;

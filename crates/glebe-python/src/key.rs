@@ -1,10 +1,11 @@
-//! Keys of a cache as bytes: equal keys have equal bytes, which give the key back.
+//! Encodes and decodes a cache's keys. Equal keys have equal bytes.
 //!
 //! ```text
-//! b LEN bytes   s LEN UTF-8   i 8 bytes   u 8 bytes   n   t COUNT items   LEN, COUNT: 4 bytes
+//! bytes    b LEN bytes     integer           i 8 bytes     None    n
+//! str      s LEN UTF-8     2**63 and above   u 8 bytes     tuple   t COUNT items
 //! ```
 //!
-//! Little-endian; `u` is an integer of 2**63 or more. As in a dictionary, `True` and NumPy's
+//! LEN and COUNT have 4 bytes. Numbers are little-endian. As in a `dict`, `True` and NumPy's
 //! integers are integers.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError};

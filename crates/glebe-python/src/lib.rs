@@ -5,9 +5,9 @@
 //! are in bytes, runs in base pages. The module has two policies: which entries a [`cache`] keeps,
 //! and that volatile memory is no buffer while the kernel may take it ([`volatile`]).
 //!
-//! Locks: each object's own, for a few instructions. No thread calls Python or lets others run
-//! while it holds one, so a forked child finds them free. A reserve's caches are an exception: a
-//! child gets an error before it takes their locks.
+//! Each object has a lock, held for a few instructions. A holder neither calls Python nor lets
+//! other threads run, so a forked child finds the lock free. A reserve's cache may be locked at a
+//! fork, so a child's call fails before it takes the lock.
 //!
 //! A forked child reads zeros in exported memory that it does not inherit (`ChildZeros`); the
 //! package warns of that.

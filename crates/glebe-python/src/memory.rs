@@ -1,7 +1,7 @@
-//! [`Memory`]: contiguous memory as a buffer, which a forked child does not inherit.
+//! [`Memory`] exports contiguous memory as a buffer, which a forked child does not inherit.
 //!
-//! Owns the thing that has the memory and, from the first export on, a [`ChildZeros`], by which
-//! children find zeros there.
+//! `Memory` owns the memory's owner and, from the first export on, a [`ChildZeros`], which maps
+//! zeros at the same addresses in children.
 //!
 //! # Safety
 //! The bytes stay until the lease ends ([`lease`](crate::lease)).
@@ -47,7 +47,7 @@ impl<T: Contiguous> Memory<T> {
         self.0.end(py)
     }
 
-    /// Lists the memory for children. Holds no lock meanwhile, because listing may wait for a fork.
+    /// Adds the [`ChildZeros`]. Creates it without a lock, because creation may wait for a fork.
     fn list_for_children(&self) -> Result<()> {
         let place = self.0.with(|held| match held.zeros {
             Some(_) => Ok(None),

@@ -26,7 +26,7 @@ fn helpers(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
 /// Returns the bytes of an array, and the form that [`Room::array`] needs to rebuild it.
 ///
 /// # Errors
-/// `TypeError` for objects, or a class that cannot be rebuilt.
+/// `TypeError` for arrays of objects, or of a class that cannot be rebuilt.
 pub(crate) fn packed<'py>(array: &Bound<'py, PyAny>) -> Result<(Given<'py>, Bound<'py, PyBytes>)> {
     let packed = helpers(array.py())?.getattr("packed")?.call1((array,))?;
     let (flat, form): (Bound<'py, PyAny>, Bound<'py, PyBytes>) = packed.extract()?;

@@ -1,7 +1,7 @@
-//! `Reserve`, its `Block`s, which are buffers, and its `Promise`s.
+//! [`Reserve`] grants [`Block`]s, which are buffers, and [`Promise`]s of blocks.
 //!
 //! # Safety
-//! The views are Python's; [`memory`](crate::memory) fills them.
+//! Python passes the views of buffers that [`memory`](crate::memory) fills.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::{numbers, Failure, Result};
 
 struct State {
     reserve: reserve::Reserve,
-    /// One cache per name, because two would each miss the entries that only the other knows.
+    /// One cache per name, because a second cache of a name would miss the first cache's entries.
     caches: HashMap<String, Arc<Shared>>,
     /// Short values of all caches.
     small: Arc<Small>,
@@ -111,8 +111,8 @@ impl Reserve {
         Ok(Block::new(py.detach(|| reserve.alloc(request))?))
     }
 
-    /// Sets the run of one later block aside. Until `take`, caches may use the run, but no other
-    /// block.
+    /// Sets a run aside for one later block. No other block gets the run. Caches may use the run
+    /// until `take`.
     ///
     /// The arguments and errors are those of `alloc`.
     #[pyo3(signature = (pages = None, *, bytes = None, align = 1, zeroed = false, any = false))]
@@ -215,7 +215,7 @@ impl Contiguous for reserve::Block {
     }
 }
 
-/// Pages of a reserve, which only the caller uses until it frees them; a writable buffer.
+/// Pages of a reserve for the caller alone, until `free`. The block is a writable buffer.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Block(Memory<reserve::Block>);
 
@@ -324,7 +324,7 @@ impl Promise {
         self.lock().as_ref().map_or(0, |promise| promise.pages().get())
     }
 
-    /// Returns the block; its room is certain. A second call raises `ValueError`.
+    /// Returns the block, and never raises `NoRun`. A second call raises `ValueError`.
     fn take(&self, py: Python<'_>) -> Result<Block> {
         let promise = self.lock().take().ok_or_else(|| Failure::ended("promise"))?;
         Ok(Block::new(py.detach(|| promise.take())?))

@@ -1,4 +1,4 @@
-//! `Store`: objects with at most a budget of them in memory, and `Pinned` objects as buffers.
+//! `Store` compresses objects beyond a budget. `Pinned` exports an object as a buffer.
 //!
 //! # Safety
 //! A pinned object stays until its lease ends.
@@ -30,12 +30,12 @@ impl Key {
     }
 }
 
-/// Objects of 1 byte to 2 MiB, with at most a budget of them in memory; the others are compressed.
+/// Keeps objects of 1 byte to 2 MiB, and compresses objects beyond `budget`.
 ///
 /// `budget`: bytes of objects in memory. `pool_limit`: bytes of compressed objects; by default the
-/// budget. `capacity`: bytes of all objects; by default 16 budgets. `file_in`: a directory for an
-/// unnamed file of up to `file_limit` bytes, used when the pool is full. Raises `BadArgument` for a
-/// budget of zero, `NoMemory`, `SystemRefused`.
+/// budget. `capacity`: bytes of all objects; by default `16 * budget`. `file_in`: a directory for
+/// an unnamed file of up to `file_limit` bytes, used when the pool is full. Raises `BadArgument`
+/// for a budget of zero, `NoMemory`, `SystemRefused`.
 #[pyclass(frozen, module = "glebe.swap")]
 pub(crate) struct Store(Arc<swap::Store>);
 
@@ -123,14 +123,13 @@ impl Store {
         Ok(self.0.cold(key.0)?)
     }
 
-    /// Brings the object into memory. Raises the errors of `pin`, but none if it is pinned for
-    /// writing.
+    /// Brings the object into memory. Raises the errors of `pin` except `Pinned`.
     fn will_need(&self, py: Python<'_>, key: &Key) -> Result<()> {
         Ok(py.detach(|| self.0.will_need(key.0))?)
     }
 
-    /// Says that the bytes are no longer needed: frees them now or with the last pin. The key stays
-    /// until the object is freed. Raises `Stale` for a key without an object.
+    /// Frees the object's bytes, now or with the last pin. The key stays until `free`. Raises
+    /// `Stale` for a key without an object.
     fn dead(&self, key: &Key) -> Result<()> {
         Ok(self.0.dead(key.0)?)
     }
@@ -151,7 +150,7 @@ impl Pinned {
         self.0.with(|object| object.bytes().len)
     }
 
-    /// Ends the pin, now or with its last array; a second call does nothing.
+    /// Ends the pin when no array or view uses its bytes. A second call does nothing.
     fn release(&self) {
         self.0.end_with_exports();
     }

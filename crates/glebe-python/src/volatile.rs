@@ -1,12 +1,12 @@
 //! `VolatileBuffer`: memory that the kernel may take while it is marked.
 //!
-//! It is a buffer only while no page is marked, and cannot be marked while it is exported, so no
-//! array points to memory that may vanish. [`Held`] unmarks all of it for a `with` block. If arrays
-//! remain at the end of the block, the mark waits for the last array.
+//! Arrays can use the memory only while no page is marked, and no page can be marked while arrays
+//! use the memory, so no array points to memory that may vanish. [`Held`] unmarks all pages for a
+//! `with` block. If arrays remain at the end of the block, the mark waits for the last array.
 //!
 //! Lock: the state's, for a few instructions. A mark or an unmark sets `is_busy` and works without
-//! the lock; other threads sleep and look again. The region has a fork step, so a child never finds
-//! half a mark or unmark. The child's first look updates the state.
+//! the lock; other threads sleep and look again. The region follows fork(2), so a child never finds
+//! half a mark or unmark.
 //!
 //! # Safety
 //! The region is unmapped with the object, which each export keeps alive. A forked child inherits a
@@ -37,12 +37,12 @@ type Lost = Vec<(u64, u64)>;
 /// The pause between looks at `is_busy`.
 const NAP: Duration = Duration::from_micros(50);
 
-/// `bytes` bytes of zeros, rounded up to pages, which may be marked for the kernel and unmarked.
+/// `bytes` bytes of zeros, rounded up to pages. The kernel may take marked pages.
 ///
-/// A writable buffer while no page is marked. Otherwise it raises `BufferError`, because no array
-/// may point to memory that vanishes. A forked child has a copy; lost pages are lost in the copy
-/// too. Raises `BadArgument` for a length of zero, `Unsupported` if the process locks its memory or
-/// the kernel cannot do this.
+/// The memory is a writable buffer while no page is marked. Otherwise an export raises
+/// `BufferError`, because no array may point to memory that vanishes. A forked child has a copy;
+/// lost pages are lost in the copy too. Raises `BadArgument` for a length of zero, `Unsupported` if
+/// the process locks its memory or the kernel has no volatile memory.
 #[pyclass(frozen, module = "glebe.volatile")]
 pub(crate) struct VolatileBuffer {
     /// Boxed, because Python aligns objects to less.
@@ -113,7 +113,7 @@ impl VolatileBuffer {
         mut state: MutexGuard<'_, State>,
         (range, pages): (Range<Bytes>, Range<usize>),
     ) -> Result<()> {
-        // Changes the state first, so pages count as marked even if the mark fails.
+        // Changes the state first, because a mark that fails may have marked some pages.
         state.set(pages, true);
         self.busy(py, state, || self.region.mark(range, Priority::NORMAL), |_| ())
     }
@@ -133,7 +133,7 @@ impl VolatileBuffer {
     /// Unmarks all of the memory for a `with` block.
     fn hold(&self, py: Python<'_>) -> Result<Lost> {
         let mut state = self.idle(py);
-        // Notes the hold first, so that others cannot mark from now on.
+        // Records the hold first, so that no other thread can mark.
         state.holds.push(forks::thread());
         if state.holds.len() > 1 {
             return Ok(Vec::new());
@@ -193,8 +193,8 @@ impl VolatileBuffer {
         self.mark_range(py, state, range)
     }
 
-    /// Unmarks these bytes. Returns first page and number of pages of each run that was lost and is
-    /// now zeros.
+    /// Unmarks the bytes from `start` to `stop`. Returns first page and number of pages of each
+    /// lost run, which is now zeros.
     ///
     /// All other pages are intact. Raises `BadArgument` if the range is not whole pages of the
     /// memory.

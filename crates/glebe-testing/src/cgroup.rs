@@ -32,7 +32,7 @@ impl Group {
         let group = Self { dir, is_v2 };
         let (most, swap) = match is_v2 {
             true => ("memory.max", "memory.swap.max"),
-            // Sets no limit on memory and swap together, because the kernel would apply it first.
+            // Sets no limit on memory and swap together: the kernel would check that limit first.
             false => ("memory.limit_in_bytes", "memory.swappiness"),
         };
         let written = fs::write(group.dir.join(most), limit.get().to_string());

@@ -10,8 +10,8 @@ const SHARE_OF_LARGE: usize = 1;
 
 /// Runs every schedule of `run` with at most `preemptions` preemptions (`None`: no limit), and
 /// without `GLEBE_LONG` with at most [`SHARE`]. A preemption is a switch away from a thread that
-/// could continue. If the model's first thread takes part, a thread that starts before it costs one
-/// preemption.
+/// could continue. Models start in their first thread, so a schedule in which another thread acts
+/// first costs one preemption.
 pub fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
     explore_share(preemptions.into(), SHARE, run);
 }

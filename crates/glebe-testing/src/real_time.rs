@@ -1,4 +1,4 @@
-//! For unit tests: a real-time thread that waits for an ordinary thread on the same processor.
+//! [`waits`] tests a real-time thread that waits for an ordinary thread on the same processor.
 //!
 //! Each test runs in its own process. The kernel kills the process if its real-time thread spins or
 //! yields for longer than `RUN_MICROS`. Source: sched(7), setrlimit(2) RLIMIT_RTTIME.
@@ -94,14 +94,14 @@ fn first_cpu() -> libc::cpu_set_t {
 }
 
 fn stay_on(cpu: &libc::cpu_set_t) {
-    // SAFETY: reads the set and changes only the calling thread.
+    // SAFETY: the call reads the set and changes only the calling thread.
     let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpu) };
     assert_eq!(rc, 0, "{}", io::Error::last_os_error());
 }
 
 fn become_real_time() -> io::Result<()> {
     let param = libc::sched_param { sched_priority: 1 };
-    // SAFETY: reads the structure and changes only the calling thread.
+    // SAFETY: the call reads the structure and changes only the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,10 +1,10 @@
-//! Limits on waits, and lengths of storms.
+//! Limits on waits, and lengths of *storms* (stress tests).
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `GLEBE_SLOW` | multiplies limits, and usual lengths of storms, for a slow machine |
 //! | `GLEBE_STRESS_SECONDS` | the length of each storm, in place of its usual length |
-//! | `GLEBE_LONG` | explores whole state spaces; usual storms last four times as long |
+//! | `GLEBE_LONG` | explores whole state spaces; makes usual lengths of storms four times as long |
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,15 +23,14 @@ pub fn slowed(usual: Duration) -> Duration {
     usual.mul_f64(number("GLEBE_SLOW").unwrap_or(1.0))
 }
 
-/// Returns the length of a storm: `GLEBE_STRESS_SECONDS` if set. Otherwise half of `middle`, or
-/// twice `middle` in [long](is_long) runs, slowed.
+/// Returns the length of a stress test: `GLEBE_STRESS_SECONDS` if set. Otherwise half of `middle`,
+/// or twice `middle` in [long](is_long) runs, times `GLEBE_SLOW`.
 pub fn storm(middle: Duration) -> Duration {
     let lasts = if is_long() { 2 * middle } else { middle / 2 };
     number("GLEBE_STRESS_SECONDS").map_or_else(|| slowed(lasts), Duration::from_secs_f64)
 }
 
-/// A storm of the length that [`storm`] returns, and longer if a busy machine delays the event
-/// under test.
+/// Times a stress test, and lengthens it if a busy machine delays the event under test.
 pub struct Storm {
     begin: Instant,
     lasts: Duration,
@@ -60,7 +59,7 @@ pub fn is_long() -> bool {
 /// Waits until `is_so` returns true.
 ///
 /// # Panics
-/// If it still returns false after `most`, slowed. The message contains `what`.
+/// If `is_so` returns false for longer than `slowed(most)`. The message contains `what`.
 pub fn wait_until(what: &str, most: Duration, mut is_so: impl FnMut() -> bool) {
     let (begin, most) = (Instant::now(), slowed(most));
     while !is_so() {

@@ -1,4 +1,4 @@
-//! A lock between test processes for a resource of the machine, for example a pool.
+//! [`Turn`] locks a resource of the machine, such as a hugetlb pool, between test processes.
 #![allow(unsafe_code)] // Safety: flock(2) takes an open descriptor and a number.
 
 use std::fs::File;

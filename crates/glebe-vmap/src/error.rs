@@ -4,7 +4,7 @@ use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::units::{Bytes, Pages};
 
-/// The reason why a call failed.
+/// The reason for a failed call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -35,7 +35,7 @@ pub enum Error {
         /// Length of the file in base pages.
         len: Pages,
     },
-    /// More mappings than the views of a space, or all views, may have.
+    /// More mappings than a space's views, or all views, may have.
     #[error("a view of {asked} mappings; views have {used} of at most {limit}, by {of}")]
     ViewLimit {
         /// Mappings that the view needs.

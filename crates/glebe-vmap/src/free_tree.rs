@@ -4,23 +4,23 @@
 //!
 //! # Structure
 //!
-//! A wide, flat B+tree has nodes of a few cache lines, named by indices into storage. For each
-//! child and each [class](Classes) of alignments, an inner node holds the most positions that one
-//! extent below the child offers from an aligned start:
+//! A wide, flat B+tree has nodes of a few cache lines. An inner node has a row for each alignment
+//! of the [`Classes`]. The row holds, for each child, the length of the largest aligned place below
+//! the child:
 //!
 //! ```text
 //!                 +----------------------------------------+
-//!  keys           |   0    |  900   |  4000  |      |      |      which child has a position
-//!  align 1        |   16   |   300  |   80   |      |      |      which child has a fit: the first
-//!  align 2        |   15   |   300  |   80   |      |      |      that is no less than the need,
-//!  ..             |   ..   |   ..   |   ..   |      |      |      found in one pass over a row
+//!  keys           |   0    |  900   |  4000  |      |      |    finds a position's child
+//!  align 1        |   16   |   300  |   80   |      |      |    one pass over an alignment's row
+//!  align 2        |   15   |   300  |   80   |      |      |    finds the first child with room
+//!  ..             |   ..   |   ..   |   ..   |      |      |
 //!                 +---|--------|--------|------------------+
 //!            +--------+        +-----------------+-- ..
 //!  start     |   3    |   64   |  128   | ..     | ..
 //!  length    |   2    |   16   |    1   | ..     | ..
 //! ```
 //!
-//! Positions count from a multiple of 2^32 and have 32 bits if the span allows it, else 64.
+//! Nodes hold positions as 32 bits above a multiple of 2^32 if the span allows it, else as 64 bits.
 //!
 //! # Invariants
 //!
@@ -28,11 +28,10 @@
 //!
 //! # Cost
 //!
-//! Calls read O(log n) nodes for n free extents and alignments of the [`Classes`], except
+//! A call reads O(log n) nodes for n free extents if the alignment is in the [`Classes`], except
 //! [`FreeTree::iter`]. Only creating a tree allocates.
 //!
-//! Source: "improve vmap allocation" (Linux 2019), with a maximum for each alignment instead of one
-//! size.
+//! Source: "improve vmap allocation" (Linux 2019), whose nodes hold one maximum.
 
 mod lanes;
 #[cfg(any(test, fuzzing))]
@@ -49,7 +48,7 @@ use glebe_os::extent::Extent;
 use lanes::Lane;
 use tree::{Entry, Need, NoRoom, Path, Paths, Refused, Tree};
 
-/// Lanes of a node. A row of 32-bit positions fills two cache lines.
+/// Most entries of a node. A row of 32-bit positions fills two cache lines.
 const FAN_OUT: usize = 32;
 
 /// A refusal of a free tree.
@@ -97,11 +96,10 @@ pub enum FreeTreeError {
     },
 }
 
-/// `Classes` are the alignments with maxima in a tree.
+/// The alignments for which a tree finds a place in O(log n).
 ///
-/// A search for these alignments takes O(log n). For other alignments, a search may visit many
-/// extents that are long enough but misaligned. All classes cost about 8 bytes per extent with
-/// 32-bit positions.
+/// For other alignments, a search may visit many extents that are long enough but misaligned.
+/// [`Classes::All`] costs about 8 bytes per extent with 32-bit positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Classes {
     /// All powers of two, except those with few multiples in the span.
@@ -161,8 +159,8 @@ macro_rules! on {
 }
 
 impl FreeTree {
-    /// Creates a tree with no free position and all classes. It has room for `max_extents` free
-    /// extents, or as many as fit into `span`, if fewer.
+    /// Creates a tree with all classes, no free position, and room for `max_extents` free extents,
+    /// or fewer if `span` holds fewer.
     ///
     /// # Panics
     /// If memory is short.
@@ -447,7 +445,8 @@ impl FreeTree {
         if !align.is_power_of_two() {
             return Err(FreeTreeError::BadAlign { align });
         }
-        // If the base is no multiple of `align`, the span contains no multiple.
+        // An `align` that does not divide `base`, a multiple of 2^32, exceeds 2^32. The span ends
+        // sooner after `base`, so it has no multiple of `align`.
         if len > self.span.len() || self.base & (align - 1) != 0 {
             return Ok(None);
         }

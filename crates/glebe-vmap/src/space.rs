@@ -1,6 +1,5 @@
-//! A [`Space`] owns addresses in a free tree, and a list of views to unmap.
-//!
-//! A position is free, in a view, on the list of dropped views, or on the list that a flush clears.
+//! A [`Space`] divides its addresses into free pages, live views, and dropped views that a flush
+//! unmaps.
 
 use std::mem;
 use std::sync::Arc;
@@ -66,8 +65,7 @@ impl Options {
         let len = pages.checked_bytes(self.page).unwrap_or(len);
         let span = Extent::new(0, pages.get()).ok_or(Error::Empty)?;
         let addresses = Addresses::reserve(len, self.page)?;
-        // A view has at least two mappings, and free extents exceed views by at most one, so one
-        // extent more than `limit` suffices.
+        // At most `limit` views exist, and at most one free extent more.
         let limit = self.max_mappings;
         let tree = all_free(span, limit as usize + 1)?;
         let state = State { tree, lazy: Lazy::new(), used: VIEWS.share(), limit, views: 0 };
@@ -104,10 +102,10 @@ pub struct Usage {
     pub free: Bytes,
 }
 
-/// A view's positions, and the number of its mappings including the gap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) at: Extent,
+    /// The view's mappings, plus one because the view splits the reserved mapping.
     pub(super) mappings: u64,
 }
 

@@ -50,13 +50,13 @@ fn pages_read_in_the_order_given_and_neighbours_are_one_mapping() {
     let view = space.view(&file, &[extent(9, 1), extent(2, 2), extent(4, 1), extent(0, 1)]);
     let view = view.unwrap();
     assert_eq!(numbers(&view), [9, 2, 3, 4, 0]);
-    // The view has four mappings: 9, 2 to 4, 0, and the gap.
     assert_eq!(view.len(), bytes(5));
     let other = space.view(&file, &[extent(3, 1)]).unwrap();
     other.write(Bytes::ZERO, &77_u32.to_le_bytes()).unwrap();
     let mut seen = [0; 4];
     view.read(bytes(2), &mut seen).unwrap();
     assert_eq!(u32::from_le_bytes(seen), 77);
+    // `view` has four mappings: pages 9, 2 to 4, 0, and the gap. `other` has two.
     assert_eq!((space.usage().views, space.usage().mappings), (2, 6));
 }
 

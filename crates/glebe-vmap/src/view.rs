@@ -1,7 +1,5 @@
-//! A [`View`] is pages of a file, mapped side by side.
-//!
-//! The kernel copies by one system call: racing copies only mix bytes, and a missing page causes no
-//! signal.
+//! [`View`] copies a file's mapped pages by system calls, so a race only mixes bytes, and a missing
+//! page raises no signal.
 //!
 //! # Safety
 //! A live view owns its addresses. `checked` compares an access with the view's end, and refuses in
@@ -49,8 +47,8 @@ impl View {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// [`Error::BeyondView`], [`Error::Forked`]; [`Error::Lost`] after copying the bytes before the
-    /// missing one; [`Error::Os`] if a filter denies copies.
+    /// [`Error::BeyondView`], [`Error::Forked`]; [`Error::Lost`] after copying the bytes before a
+    /// missing page; [`Error::Os`] if a seccomp filter denies copies.
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let addr = self.checked(offset, buf.len())?;
         self.whole(offset, buf.len(), peek(addr, buf)?)

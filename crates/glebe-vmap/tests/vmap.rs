@@ -1,4 +1,4 @@
-//! Tests views with the process-wide limit on mappings, forks, and threads.
+//! Tests views at the kernel's limit on mappings, in forked children, and in threads.
 //!
 //! This is one test, since the first part leaves no room for other mappings.
 #![allow(unsafe_code)] // Safety: own mappings, and a question about addresses.
@@ -14,7 +14,7 @@ use glebe_vmap::{Error, MemFile, Space, View};
 
 use glebe_testing::stressed::{in_child, ChildEnd};
 
-/// Highest limit that the test accepts; above it the test would take too long.
+/// Highest `vm.max_map_count` that the test accepts, because more mappings would take too long.
 const LIMIT_MAX: u64 = 1 << 17;
 
 fn bytes(pages: u64) -> Bytes {

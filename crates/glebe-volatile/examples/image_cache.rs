@@ -1,8 +1,8 @@
-//! Caches decoded pictures in volatile memory, beside a cache of a fixed size. The volatile cache
-//! uses free memory, and decodes again the pictures that the kernel took.
+//! Compares a volatile cache of decoded pictures with a cache of fixed size. The volatile cache
+//! uses free memory, and decodes a picture again after the kernel took its pages.
 //!
-//! `image_cache [DIR]` shows the PNG files of `DIR`, or pictures that it draws. In a tight memory
-//! cgroup (`systemd-run --scope -p MemoryMax=24M`) the kernel takes pictures.
+//! `image_cache [DIR]` shows the PNG files of `DIR`, or pictures that it draws. A tight memory
+//! cgroup (`systemd-run --scope -p MemoryMax=24M`) makes the kernel take pages.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

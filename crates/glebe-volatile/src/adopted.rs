@@ -1,12 +1,11 @@
 //! [`Adopted`] takes over whole pages of the caller, if all can be volatile ([`classify`]).
 //!
-//! `NoHugePages` forbids huge pages, because making one would undo a mark. Its drop allows them
-//! where they were allowed before.
+//! `NoHugePages` forbids huge pages, because making one would undo a mark.
 //!
-//! The scan engine *arms* (registers with the userfaultfd) only marked parts. Holes get the page of
-//! zeros first, because an armed hole counts as lost. [`Budget`] counts armed ranges, because each
-//! may split a mapping in three. A new mapping over an armed part is not armed; a call to fill it
-//! fails with ENOENT.
+//! The engine `Scan` *arms* (registers with the userfaultfd) only marked parts. Holes get the page
+//! of zeros first, because an armed hole counts as lost. [`Budget`] counts armed ranges, because
+//! each may split a mapping in three. A new mapping over an armed part is not armed; a call to fill
+//! it fails with ENOENT.
 //!
 //! Unit: base pages from the region's start. Lock: the region's.
 //!
@@ -66,8 +65,8 @@ impl Adopted {
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
                 .and_then(|()| uffd.arm(addr, len))
-                // Makes fork copy the page tables even if no page was written; otherwise a child
-                // would find holes.
+                // This call makes fork copy the page tables even if no page was written. Holes in
+                // the child would count as lost.
                 .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
         };
         made.map_err(|error| {
@@ -76,8 +75,8 @@ impl Adopted {
         })
     }
 
-    /// Disarms `pages`. Touches of later holes raise SIGBUS if the kernel refuses, which the budget
-    /// should prevent.
+    /// Disarms `pages`. If the kernel refuses, touches of later holes raise SIGBUS. The budget
+    /// should prevent a refusal.
     pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
         let (addr, len) = pages.place(self.base, self.page);
@@ -85,7 +84,7 @@ impl Adopted {
         if unsafe { uffd.disarm(addr, len) }.is_ok() {
             return;
         }
-        // A new mapping may cover a part, so only parts still armed are disarmed.
+        // A new mapping in the range may have caused the refusal. Disarms the other parts.
         for part in armed_parts(&(addr..addr + len.as_usize())).unwrap_or_default() {
             // SAFETY: the part is the region's.
             let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };

@@ -1,8 +1,7 @@
 //! [`Caps`] limits the size and age of marked memory, and sheds it for a reclaimer.
 //!
 //! The lower of two caps applies: the program's and the reclaimer's. A forked child ignores the
-//! reclaimer's, because nobody would lift it. Unit: pages; [`NO_CAP`] means no cap. Lock: the
-//! region's.
+//! reclaimer's, because nobody would lift it. Unit: pages. Lock: the region's.
 
 use std::time::{Duration, Instant};
 

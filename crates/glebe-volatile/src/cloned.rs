@@ -1,8 +1,8 @@
-//! Calls on a [`Region`] in a process made by clone(2) without the C library. They use neither the
-//! region's locks, which missing threads may hold, nor the parent's userfaultfd.
+//! [`Region`] serves a process made by clone(2) without the C library. The calls use neither the
+//! region's locks, which the parent's threads may have held, nor the parent's userfaultfd.
 //!
-//! An unmark reports all marked pages lost. A loss that another thread's unmark had found but not
-//! returned is never reported.
+//! An unmark reports all marked pages lost. An unmark misses a loss that a parent's thread had
+//! found but not returned, because that page is no longer marked.
 //!
 //! # Safety
 //! Only marked pages inside the region are dropped.

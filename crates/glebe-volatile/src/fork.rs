@@ -1,10 +1,10 @@
-//! The fork step ([`atfork`]) of this file lets regions follow fork(2): a child inherits no lock of
-//! a missing thread, and its regions are armed before other code runs.
+//! The fork step ([`atfork`]) makes regions follow fork(2): a child inherits no lock of a missing
+//! thread, and its regions notice lost pages before other code runs.
 //!
 //! Lock order: the list of regions, then each region exclusively and its log of unmarks. No call on
-//! a region creates or drops a region, or forks, so the step cannot deadlock. In the child, the
-//! step arms each region anew. If this fails, the region is *unarmed*: its marked pages count as
-//! lost. A child without the step takes no lock.
+//! a region creates or drops a region, or forks, so the step cannot deadlock. A child's region that
+//! cannot notice losses is *unarmed*: its marked pages count as lost. A child of a raw clone(2)
+//! runs no step and takes no lock.
 //!
 //! # Safety
 //! `HELD` keeps each guard beside the entry that keeps its lock alive. The forking thread makes and
@@ -36,9 +36,9 @@ unsafe impl Send for ListedRegion {}
 // SAFETY: as above.
 unsafe impl Sync for ListedRegion {}
 
-/// Adds the fork step of regions, as the first region does. If a fork step of yours
-/// ([`atfork::add`]) takes locks that you hold during calls on regions, call `follow_forks` before
-/// you add yours: steps added later run first before a fork and last after it.
+/// Adds the fork step of regions, as building the first region does. If your own step
+/// ([`atfork::add`]) takes locks that you hold during calls on regions, add that step after this
+/// call, because later steps take their locks first.
 ///
 /// # Errors
 /// As [`atfork::add`].
@@ -59,7 +59,7 @@ pub(super) fn enter(region: &Arc<Locked>) -> ListedRegion {
 
 impl Drop for ListedRegion {
     fn drop(&mut self) {
-        // Skips a child cloned without the step, where the list may stay locked.
+        // `LIST` may stay locked in a child without fork steps.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr() != self.0);
@@ -67,7 +67,7 @@ impl Drop for ListedRegion {
     }
 }
 
-/// The guards are dropped before `locked`.
+/// The guards drop before `locked`, which keeps their locks alive.
 struct HeldRegion {
     log: MutexGuard<'static, Log>,
     state: RwLockWriteGuard<'static, RegionState>,

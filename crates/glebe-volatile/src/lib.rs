@@ -7,7 +7,7 @@
 //! Any thread may mark and unmark any range of whole granules; ranges may overlap. A second mark of
 //! a page changes nothing unless the callback refilled it ([`Options::on_lost`]). Do not write to
 //! marked memory: the write may keep the page, raise SIGBUS (*scan*), or make the unmark report
-//! the page as lost (*tag*). The kernel never purges a new mapping over a marked part
+//! the page as lost (*tag*). The kernel never frees what the program maps over a marked part
 //! ([`Options::build_over`]).
 //!
 //! Units: bytes from the region's start; base pages in runs of lost pages. Lock: one per region.

@@ -1,8 +1,8 @@
 //! [`Marks`] holds the marked ranges; [`Bitmap`] holds one bit per page for signal handlers.
 //!
-//! Invariants: ranges do not overlap; only the one at `LAST` is empty. The queue, if any, holds
-//! exactly the ranges not dropped, by priority, then order of marking. The region sets the bits of
-//! marked pages. Unit: pages.
+//! Invariants: ranges do not overlap; only the range at `LAST` is empty. The queue, if any, holds
+//! exactly the ranges whose pages are not dropped, by priority, then order of marking. The region
+//! sets the bits of marked pages. Unit: pages.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,10 +46,10 @@ const LAST: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// An empty range at `LAST` stays, so that the map never frees its last node.
+    /// An empty range at `LAST` keeps the map's node allocated between marks.
     ranges: BTreeMap<u64, Mark>,
-    /// Priority, order and start of ranges not dropped; `None` until a cap, an age limit or a
-    /// reclaimer may need the queue.
+    /// Priority, order and start of ranges whose pages are not dropped; `None` until a cap, an age
+    /// limit or a reclaimer may need the queue.
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
     last_order: u64,
     pages: u64,
@@ -275,7 +275,7 @@ impl Marks {
 
 const WORD: u64 = u64::BITS as u64;
 
-/// One bit per page. Readers need no lock.
+/// Readers need no lock.
 ///
 /// ```text
 /// word i   bit b = page 64 i + b

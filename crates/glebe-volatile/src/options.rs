@@ -94,8 +94,7 @@ impl Options {
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let whole = whole.ok_or(too_long)?;
-        // Checks now, because the kernel refuses locked memory only after it populated the whole
-        // region.
+        // Checks now, because the kernel refuses locked memory only after it populated the memory.
         if let Some(addr) = commit::locked_page()? {
             return Err(Refusal::Locked { at: addr }.into());
         }
@@ -201,7 +200,7 @@ impl Options {
             mapping.prefer_huge_pages()?;
             mapping.populate(Bytes::ZERO, mapping.len())?;
         }
-        // Refuses huge pages, because one that the kernel makes of marked pages would be unmarked.
+        // Refuses huge pages, because the kernel would unmark marked pages that it merges.
         let refused = mapping.refuse_huge_pages();
         if huge.is_some() {
             refused?;

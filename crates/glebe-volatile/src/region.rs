@@ -29,7 +29,6 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 /// let region = Region::new(Bytes::mib(1))?;
 /// region.write(Bytes::ZERO, b"a result that can be computed again")?;
 /// region.mark(Bytes::ZERO..region.len(), Priority::NORMAL)?;
-/// // Meanwhile the kernel may take the pages.
 /// if region.unmark(Bytes::ZERO..region.len())?.is_empty() {
 ///     let mut text = [0; 8];
 ///     region.read(Bytes::ZERO, &mut text)?;
@@ -41,7 +40,7 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 pub struct Region {
     /// Dropped first, because its signal handler may still write to the mapping.
     pub(super) _touches: Option<Touches>,
-    /// Dropped before `mapping`; otherwise a child forked in between could arm other memory there.
+    /// Dropped before `mapping`, because a forked child arms the addresses of each listed region.
     pub(super) _entry: fork::ListedRegion,
     pub(super) mapping: Mapping,
     pub(super) page: PageSize,
@@ -106,7 +105,8 @@ impl Region {
     }
 
     /// Marks a range of whole granules: the kernel may free its pages. Then drops marked memory
-    /// beyond the cap or age, if the call marked a new page or found a refilled one.
+    /// beyond the cap or age, if the call marked a new page or found a [refilled](Options::on_lost)
+    /// page.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::MapBudget`],
@@ -141,15 +141,15 @@ impl Region {
     }
 
     /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros. Also
-    /// returns losses that an overlapping unmark found and had not returned when this one began. If
-    /// a fork cuts an unmark short, the child's next unmark of those pages returns their losses.
+    /// returns losses in the range that another unmark found, and had not yet returned when this
+    /// unmark began. If a fork cuts an unmark short, the child's next unmark of its pages returns
+    /// the losses.
     ///
-    /// With *tag*, a tagged page also counts as lost if its first word was written while the page
-    /// was marked. The unmark zeroes such a page, except in the [caller's
-    /// memory](Options::build_over).
+    /// With *tag*, a tagged page also counts as lost if its first word was written while marked.
+    /// The unmark zeroes such a page, except in the [caller's memory](Options::build_over).
     ///
-    /// Long runs of a region's own memory may have no tags ([`Engine::Tag`]). Without tags, a lost
-    /// page that was written counts as kept, and a page of zeros may count as lost.
+    /// In a run without tags ([`Engine::Tag`]), a lost page that was written while marked counts as
+    /// kept, and a page of zeros may count as lost.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -269,7 +269,7 @@ impl Region {
         }
     }
 
-    /// Lets the kernel free refilled pages again. Returns true if there were any.
+    /// Lets the kernel free pages that `on_lost` refilled. Returns true if there were any.
     #[inline]
     pub(super) fn settle_refilled(&self, state: &mut RegionState) -> Result<bool, Error> {
         let Some(refilled) = state.refilled.clone() else { return Ok(false) };

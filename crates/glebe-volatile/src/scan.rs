@@ -1,20 +1,20 @@
 //! [`Scan`] finds lost pages in the page tables and never alters marked contents.
 //!
-//! The engine *arms* memory, i.e. registers it with a userfaultfd in SIGBUS mode: a region's own as
-//! a whole, the caller's only in marked parts. Invariants: an unmarked armed page is never a hole;
-//! every armed hole is a lost page.
+//! *Armed* memory is registered with a userfaultfd in SIGBUS mode: a region's own mapping as a
+//! whole, a caller's memory only in marked parts. Invariants: an unmarked armed page is never a
+//! hole; every armed hole is a lost page.
 //!
-//! `MADV_POPULATE_WRITE` makes present pages dirty, which keeps them, even in swap or during a
-//! migration. If the kernel frees a page after the look, the next look finds a hole. An unmark
-//! fills holes last, with the page of zeros.
+//! `MADV_POPULATE_WRITE` keeps present pages, even in swap or during a migration, because it makes
+//! them dirty. If the kernel frees a page after a look at the tables, the next look finds a hole.
+//! An unmark fills holes last, with the page of zeros.
 //!
 //! Lock: the region's. Cost: one system call per mark (two with swap, more with huge pages) or
 //! unmark of a few present pages; else at least one per window, per chunk and per lost run.
 //! Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
 //!
 //! # Safety
-//! Each range is in the region's mapping. Freed pages are marked or about to be: the owner accepts
-//! the loss.
+//! Each range is in the region's mapping. Calls free only pages that are marked or about to be: the
+//! owner accepts the loss.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -33,15 +33,15 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// A part of up to this many pages is first tried with one populate call.
+/// Longest part, in pages, that is first tried with one populate call.
 const FEW_PAGES: u64 = 16;
-/// Bytes per look at the page tables, few so that little changes before the look is used.
+/// Bytes per look at the page tables, few because pages may change after the look.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Bytes per populate call. After a fork, the call copies each shared page; a small chunk bounds
-/// the memory charged before an error.
+/// Bytes per populate call, few because after a fork the call copies shared pages, even if it fails
+/// at the end.
 const CHUNK: Bytes = Bytes::mib(4);
-/// Populate calls that may fail in a row at one place, before [`Error::Stuck`]. A migration ends
-/// sooner.
+/// Populate calls that may fail in a row at one place, before [`Error::Stuck`]. Failures by a
+/// migration end sooner.
 const TRIES_MAX: u32 = 100;
 
 #[derive(Debug)]
@@ -199,7 +199,7 @@ impl Scan {
         for run in &lost {
             if let Err(error) = self.fill_lost(*run, &mut filled) {
                 for run in &filled {
-                    // Makes filled pages holes again, because the next unmark would take zeros for
+                    // Makes filled pages holes again, because the next unmark would count them as
                     // kept.
                     self.drop_pages(*run)?;
                 }
@@ -210,8 +210,8 @@ impl Scan {
         Ok(filled)
     }
 
-    /// Advises `MADV_FREE` on one filled page, which makes the kernel flush the TLB entries of
-    /// freed pages. The page of zeros stays.
+    /// Makes the kernel flush the TLB entries of freed pages, which reads could still find: advises
+    /// `MADV_FREE` on a page of zeros, which stays.
     #[cold]
     fn tell_processors(&self, filled: Extent) {
         let (addr, _) = filled.place(self.base, self.page);
@@ -219,8 +219,9 @@ impl Scan {
         let _ = unsafe { advise(addr, self.page.bytes(), Advice::Free) };
     }
 
-    /// Fills lost pages and adds those still armed to `filled` (on an error, the whole run). On
-    /// ENOENT, tries each half: the run spans several mappings, or a part is a new, unarmed one.
+    /// Fills the lost pages still armed, and adds these to `filled` (on an error, the whole run).
+    /// On ENOENT, tries each half: the run spans several mappings, or the program mapped a part
+    /// anew.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         match self.kernel.uffd.fill_holes(addr, len) {
@@ -304,8 +305,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns the start of the first chunk with a missing page and true; or the end of `pages` and
-    /// false.
+    /// Returns (start of the first chunk with a missing page, true), or (end of `pages`, false).
     fn populate_chunks(&self, pages: Extent) -> Result<(u64, bool), OsError> {
         let chunk = CHUNK.pages_down(self.page).get().max(1);
         let mut at = pages.start();
@@ -322,7 +322,7 @@ impl Scan {
     #[inline]
     fn populate(&self, pages: Extent) -> Result<bool, OsError> {
         let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: populating keeps contents; where userfaultfd is armed, it fills no missing page.
+        // SAFETY: populating keeps contents, and fills no missing page that is armed.
         unsafe { populate_armed(addr, len) }
     }
 

@@ -32,16 +32,16 @@ pub(super) struct RegionState {
     pub(super) backend: Backend,
     pub(super) adopted: Option<Adopted>,
     pub(super) all: Extent,
-    /// True in a child whose backend could not be armed. A write to a lost page may go unseen
-    /// there, so all marked pages count as lost.
+    /// True in a child whose backend could not be armed. All marked pages then count as lost,
+    /// because a write may fill a lost page unnoticed.
     pub(super) is_unarmed: bool,
     pub(super) swap: bool,
     pub(super) swap_known_for: u32,
 }
 
 impl RegionState {
-    /// Updates `swap`. A small mark may miss that swap was just turned on; its swapped-out pages
-    /// are then dropped at once.
+    /// Updates `swap`. A small mark may miss that swap was just turned on. `MADV_FREE` then drops
+    /// the mark's swapped-out pages.
     #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
@@ -66,7 +66,7 @@ impl RegionState {
         Ok(dropped)
     }
 
-    /// Returns `part`; with *scan*, without the program's new mappings, which keep their contents.
+    /// Returns `part`; *scan* leaves out new mappings of the program, which keep their contents.
     pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
         match (&self.backend, &self.adopted) {
             (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
@@ -109,7 +109,7 @@ impl RegionState {
         self.is_unarmed |= self.arm_again().is_err();
     }
 
-    /// Arms the region in a child if the fork step failed to. All marked pages are then lost.
+    /// Arms the region in a child if `follow_fork` could not, and drops all marked pages.
     #[inline]
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {
@@ -125,7 +125,7 @@ impl RegionState {
     }
 
     fn fill_again(&self) -> Result<(), OsError> {
-        // Drops all marked pages, because a write may have filled a lost one.
+        // Drops all marked pages, because a write may have filled a lost page unnoticed.
         self.backend.lose(&self.marks.all())?;
         if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
             self.marks.outside(self.all).into_iter().try_for_each(|gap| scan.fill_holes(gap))?;

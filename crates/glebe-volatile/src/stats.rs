@@ -55,8 +55,8 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Returns one OpenMetrics text for several regions. Their names, which must be unique, become
-    /// the label `region`.
+    /// Returns one OpenMetrics text for several regions, with their unique names as the label
+    /// `region`.
     #[must_use]
     pub fn openmetrics_of(regions: &[(&str, &Stats)]) -> String {
         let labels = |name: &str, stats: &Stats| {
@@ -69,11 +69,11 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &sets)
     }
 
-    /// Checks that `marked_ever` is `marked` + `purged` + `rescued`, which holds while no call is
-    /// under way.
+    /// Checks that `marked_ever` is `marked` + `purged` + `rescued`, which holds while no call
+    /// runs.
     ///
     /// # Errors
-    /// Returns the values if the sum is wrong.
+    /// Returns the values if not.
     pub fn check(&self) -> Result<(), String> {
         if self.marked_ever == self.marked.get() + self.purged + self.rescued {
             return Ok(());

@@ -2,8 +2,8 @@
 //!
 //! A mark saves each page's first word and stores the page's *tag* there, a number that only this
 //! region knows. A lost page reads as zeros. An unmark exchanges the tag for the saved word. The
-//! kernel unmaps a page before it checks for dirtiness, so the exchange keeps the page or finds
-//! zeros. Long runs may have no tags (`untagged`).
+//! kernel unmaps a page before it looks at the dirty bit. So the exchange sets the bit in time and
+//! keeps the page, or finds zeros. Long runs may have no tags (`untagged`).
 //!
 //! ```text
 //! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
@@ -34,8 +34,8 @@ use glebe_os::internal::sys::memory::madvise::Advice;
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Runs of up to this many pages always get tags, which saves system calls. Longer runs get none if
-/// `spares_tags`, because touching many marked pages costs more in virtual machines.
+/// Longest run that always gets tags, in pages. Unmarking tagged pages needs no system call, but
+/// touching many is slow in a virtual machine, so longer runs get none if `spares_tags`.
 const FEW_PAGES: u64 = 8;
 const AHEAD: u64 = 8;
 const WORD: usize = size_of::<u64>();
@@ -54,7 +54,7 @@ pub(super) struct Tag {
     secret: u64,
     saved: Box<[MappedWord]>,
     tagged: Bitmap,
-    /// Pages marked without a tag. Marked pages in neither bitmap held no memory at the mark.
+    /// Pages marked without a tag. A marked page outside `tagged` and `untagged` had no memory.
     untagged: Bitmap,
     is_own: bool,
     spares_tags: bool,
@@ -109,7 +109,8 @@ impl Tag {
                 self.offer(run)
             }
         });
-        // Continues after a refusal, because `drop_pages` can drop only pages in a bitmap.
+        // The fold continues after an error, because `drop_pages` finds the other runs only in the
+        // bitmaps.
         offered.fold(Ok(()), Result::and)
     }
 
@@ -127,7 +128,7 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Prefetches the word `AHEAD` pages on, because exchanges do not overlap their cache misses.
+    /// Prefetches, because the processor does not overlap the cache misses of exchanges.
     #[inline]
     fn fetch_ahead(&self, page: u64, run: Extent) {
         if page + AHEAD < run.end() {
@@ -172,8 +173,8 @@ impl Tag {
         }
     }
 
-    /// Forces the TLB flush that the kernel does after it unmaps pages, so that all processors find
-    /// zeros. Keeps overwritten pages, and the caller's memory, which may be a new mapping.
+    /// Forces the kernel's TLB flush after an unmapping, so that all processors find zeros. `Cold`
+    /// keeps overwritten pages, and memory that the caller may have mapped anew.
     #[cold]
     fn tell_processors(&self, gone: &[Extent], overwritten: &[Extent]) {
         let advice = if self.is_own { Advice::DontNeed } else { Advice::Cold };
@@ -208,8 +209,8 @@ impl Tag {
         unsafe {
             racy::copy(buf.as_mut_ptr(), ptr::with_exposed_provenance(at), buf.len());
         }
-        // A page with its tag was present during the copy: under the lock, no lost page gets its
-        // tag back.
+        // A page that still has its tag was present during the copy: the lock excludes marks, which
+        // write tags.
         fence(Ordering::Acquire);
         let end = Bytes::new(offset.get() + buf.len() as u64);
         let (first, last) = (offset.pages_down(self.page), end.pages_up(self.page));

@@ -111,7 +111,7 @@ fn what_an_unmark_that_a_fork_cut_short_had_found_is_told_in_the_child() {
                 let purged = region.unmark(range(start, len));
                 purged.is_ok_and(|purged| purged.runs() == found)
             };
-            // SAFETY: the C library and the fork steps leave all locks usable in the child.
+            // SAFETY: the C library and the fork handlers leave all locks usable in the child.
             let told = unsafe {
                 in_child(|| {
                     finds(6, 4, &[])

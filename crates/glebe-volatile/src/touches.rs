@@ -2,10 +2,10 @@
 //! ([`sigbus`](glebe_os::internal::sys::processes::sigbus)). A system call that meets a lost page
 //! returns EFAULT.
 //!
-//! The handler takes no lock. It zeroes an unmarked hole, because an unmark is about to do the
-//! same. It notes a refilled page in [`Refilled`]. The page stays dirty until the region's next
-//! mark or drop, because without the lock the handler cannot know whether an unmark just made it
-//! safe.
+//! The handler takes no lock. It zeroes a missing unmarked page, because an unmark is about to do
+//! so. [`Refilled`] notes each refilled page. The kernel cannot free the page until the region's
+//! next mark or drop, because without the lock the handler cannot know whether an unmark just made
+//! the page safe.
 //!
 //! # Safety
 //! The handler uses `Shared`. The watch is dropped before `Shared` and waits for handlers. The

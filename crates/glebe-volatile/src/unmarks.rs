@@ -3,7 +3,7 @@
 //!
 //! Without [`Calls`], the second of two overlapping unmarks would find the pages unmarked and
 //! report no loss. A counter orders the starts and ends of calls. The log keeps a loss until the
-//! call that found it has returned and no call that began before that return is under way. Lock
+//! call that found it, and all calls that began before this call's return, have returned. Lock
 //! order: the region's, then the log's.
 
 use glebe_os::extent::Extent;
@@ -106,8 +106,8 @@ impl Calls {
         lock(&self.log)
     }
 
-    /// Ends the parent's calls in a forked child. The child's next unmark of those pages reports
-    /// losses that no call has reported.
+    /// Ends the parent's calls in a forked child. The child's next unmark of a lost page reports
+    /// the loss if no call has.
     pub(super) fn follow_fork(&self, log: &mut Log) {
         let cut_short = log.losses.drain(..).filter(|loss| loss.returned.is_none());
         log.untold.extend(cut_short.flat_map(|loss| loss.untold));
@@ -122,8 +122,8 @@ impl Calls {
 }
 
 impl Call<'_> {
-    /// Adds logged losses in `extent` to `lost`, and logs this call's own. The caller holds the
-    /// region's lock.
+    /// Logs the losses in `lost`, and adds other calls' losses in `extent` to `lost`. The caller
+    /// holds the region's lock.
     #[inline]
     pub(super) fn share(&mut self, extent: Extent, lost: &mut Vec<Extent>) {
         // The load sees all earlier losses, because they were logged under the region's lock.
@@ -136,7 +136,7 @@ impl Call<'_> {
         log.untold = without(&log.untold, extent);
         let own = lost.clone();
         for loss in &mut log.losses {
-            // Skips losses returned before this call began, because the program knew them.
+            // Skips losses whose finder returned before this call began: the program knew them.
             if loss.returned.is_none_or(|returned| returned > began) {
                 lost.extend(within(&loss.runs, extent));
                 loss.told.push((began, extent));

@@ -22,8 +22,8 @@ use glebe_testing::time::{is_long, slowed, storm};
 use glebe_volatile::{Engine, Error, Priority, Region};
 
 const PAGES: u64 = 256;
-/// Most rounds of each kind. After `ROUNDS_LEAST`, a short run ends when its time is over and a
-/// page was lost.
+/// Maximum rounds per kind of region. Usual tests end after `ROUNDS_LEAST` once `USUAL` is over and
+/// a page was lost.
 const ROUNDS: u64 = 200;
 const ROUNDS_LEAST: u64 = 20;
 const USUAL: Duration = Duration::from_secs(1);
@@ -112,7 +112,7 @@ fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
             std::hint::black_box((0..PAGES).map(|page| word(region, page)).max());
             ready.wait();
             stage.reach(Stage::TAKING, Duration::from_micros(20));
-            // The wait varies, and grows every 50 rounds, for a slow kernel.
+            // Varies the wait, to hit the moment before the flush on a slow kernel too.
             thread::sleep(Duration::from_micros(nth % 50 * (1 + nth / 50)));
             if !stage.pass(Stage::TAKING, Stage::INTERRUPTED) {
                 return None;

@@ -1,5 +1,5 @@
-//! Runs threads on a volatile region while the kernel takes marked pages. `MADV_PAGEOUT` reclaims
-//! marked pages not written since the mark, and without swap no others.
+//! Runs threads on a volatile region while the kernel takes marked pages. Without swap,
+//! `MADV_PAGEOUT` reclaims only marked pages not written since the mark.
 //!
 //! The tests check that no write is lost and that reports are exact. `GLEBE_SEED` repeats a printed
 //! seed.
@@ -62,7 +62,7 @@ fn contents(page: u64, version: u64) -> Vec<u8> {
     word.repeat(bytes(1).as_usize() / word.len())
 }
 
-/// Most attempts until the kernel takes a page, because it skips pages just used on another
+/// Most attempts at a page's reclaim, because the kernel skips pages just used on another
 /// processor.
 const ATTEMPTS: u64 = 20;
 

@@ -1,5 +1,5 @@
-//! A compressed page cache in an object pool, with pages of real files. At a limit on the pool's
-//! memory, the pool evicts the oldest pages. A miss reads the page from its file.
+//! Caches pages of real files, compressed, in an object pool. At a limit on the pool's memory, the
+//! pool evicts the oldest pages. A miss reads the page from its file.
 //!
 //! `zpool_page_cache [DIR]` reads files of `DIR`, or of the program's own directory.
 

@@ -1,6 +1,6 @@
-//! A string store in an object pool: short texts, each stored once and named by a handle of 8
-//! bytes. Most strings are dropped at random. Compaction gathers the others and returns memory to
-//! the system; every handle stays valid.
+//! Stores short texts in an object pool, each text once, under a handle of 8 bytes. The example
+//! drops most texts at random. Compaction gathers the others and returns memory to the system;
+//! every handle stays valid.
 
 use std::collections::hash_map::{DefaultHasher, Entry, HashMap};
 use std::fs;

@@ -11,7 +11,7 @@ pub use crate::objects::Pinned;
 pub use crate::policy::shed;
 pub use crate::staging::{Sealing, Staging};
 
-/// Lets zspages be sealed, and keeps at least `keep` free pages for new zspages.
+/// Lets another owner take (seal) zspages, but keeps `keep` free pages for new zspages.
 #[must_use]
 pub fn lend(options: Options, keep: Pages) -> Options {
     options.lend(keep)

@@ -1,4 +1,4 @@
-//! [`Objects`] inserts, reads, replaces and removes objects by entry.
+//! [`Objects`] inserts, reads, replaces and removes objects. An *entry* says where an object is.
 //!
 //! An object never changes in place. A writer fills a slot that no entry names, changes the entry,
 //! then frees the old slot. A reader takes no lock: see [`pins`](crate::memory::pins).
@@ -8,7 +8,7 @@
 //!
 //! # Safety
 //! A call writes only to a slot that it allocated and has not published. Bytes are lent only while
-//! pinned, if the entry was unchanged after the pin.
+//! pinned, after a second look that found the entry unchanged.
 #![allow(unsafe_code)]
 
 use crate::class::classes::Classes;
@@ -76,10 +76,10 @@ impl Filled {
 pub struct Pinned {
     /// The entry.
     pub entry: Entry,
-    /// Offset from the start of the pool's memory or, if sealed, of the zspage.
+    /// Offset in bytes: in the zspage if sealed, else in the pool's memory.
     at: usize,
     pub(crate) is_referenced: bool,
-    /// True if the zspage is sealed.
+    /// True if the zspage is sealed: its bytes have left the pool's memory.
     pub is_sealed: bool,
 }
 
@@ -157,7 +157,7 @@ impl Objects {
             let place = entry.place();
             memory.pins.pin(place.zspage);
             if self.entry(index, named) == Some(entry) {
-                // The pin keeps the zspage and its pages, even if the zspage is sealed meanwhile.
+                // The pin keeps the zspage's pages, even if the zspage is sealed meanwhile.
                 let about = memory.zspages.about(place.zspage);
                 let size = self.classes.get(about.class).map_or(0, |class| class.size());
                 let first = if about.is_sealed { 0 } else { memory.pages.start_of(about.page) };
@@ -239,8 +239,8 @@ impl Objects {
         Ok(done.is_some())
     }
 
-    /// Changes the entry of an object if the entry satisfies `is`, and returns the old entry. If
-    /// the object has a slot, calls `then` and frees the slot.
+    /// Changes an entry that satisfies `is`, and returns the old entry. If the object has a slot,
+    /// calls `then` and frees the slot.
     #[inline]
     fn change(
         &self,
@@ -264,8 +264,8 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // With the class's lock, no other thread changes an entry whose slot is in the class.
-            // But the entry may name another object by an equal word: the epoch tells them apart.
+            // After a wrap of the generation, an equal word may name another object, so the epoch
+            // is compared too.
             if !state.has(memory, place.zspage)
                 || !memory.entries.is_of_epoch(index, named)
                 || !memory.entries.exchange(index, entry, to(entry))
@@ -314,7 +314,7 @@ impl Objects {
         gone.len()
     }
 
-    /// Returns `None` without such a class, or if its lock is held and `wait` is false.
+    /// Compacts class `number`. Returns `None` if the class is missing or, unless `wait`, locked.
     pub(crate) fn compact(&self, number: u32, work: &mut Work, wait: bool) -> Option<Stop> {
         let class = self.classes.get(number)?;
         let mut state = if wait { class.lock() } else { class.try_lock()? };

@@ -13,8 +13,8 @@ pub enum AtLimit {
     /// Returns an error.
     #[default]
     Refuse,
-    /// Evicts the objects of one zspage at a time: the oldest of a sample, without zspages read
-    /// lately.
+    /// Evicts the objects of the oldest zspage in a sample, then of another if necessary. Spares
+    /// zspages read lately.
     EvictOldest,
 }
 
@@ -89,8 +89,8 @@ impl Options {
     /// and with `u64::MAX`, there is no limit.
     ///
     /// A pool reserves addresses for about twice its limit, or once if the kernel refuses that.
-    /// Without a limit, it reserves twice the memory available on the machine; if the kernel
-    /// refuses (`RLIMIT_AS`), so much less that about half of the process's addresses stay free.
+    /// Without a limit, it reserves twice the memory available on the machine or, if the kernel
+    /// refuses (`RLIMIT_AS`), at most about half of the process's free addresses.
     ///
     /// Zstd needs some hundred KiB for each concurrent thread. A pool that may not evict may exceed
     /// its limit by this memory.
@@ -124,7 +124,7 @@ impl Options {
         self
     }
 
-    /// Lets zspages be sealed, and keeps at least `keep` free pages for new zspages.
+    /// Lets another owner take (seal) zspages, but keeps `keep` free pages for new zspages.
     pub(crate) fn lend(mut self, keep: Pages) -> Self {
         self.lends = Some(keep);
         self

@@ -1,5 +1,4 @@
-//! [`ObjectPool`]: construction, table and limit. Calls that return a `Result` fail in a forked
-//! child.
+//! Makes and configures [`ObjectPool`]s. Calls that return a `Result` fail in a forked child.
 
 use crate::class::classes::Classes;
 use crate::codec::Coder;
@@ -95,8 +94,8 @@ impl ObjectPool {
     }
 
     /// Changes the size classes. The pool no longer chooses classes by itself. Handles stay valid.
-    /// [`ObjectPool::compact`] and, with automatic compaction, inserts and removes move objects out
-    /// of removed classes.
+    /// Objects leave removed classes during [`ObjectPool::compact`] and, with automatic compaction,
+    /// during inserts and removes.
     ///
     /// # Errors
     /// [`Error::Forked`]; [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table.

@@ -1,5 +1,5 @@
-//! [`Memory`] holds the parts that all classes of a pool share. A class's lock is taken before
-//! their locks.
+//! [`Memory`] holds the parts that all classes of a pool share. A thread locks a class before a
+//! part.
 
 use crate::entry::table::Entries;
 use crate::memory::account::Account;

@@ -12,7 +12,7 @@ use crate::memory::zspages::Zspages;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Pages of addresses per page of the limit: two, because a zspage needs adjacent pages.
+/// Pages of addresses per page of the limit. The spare half helps zspages find adjacent pages.
 const PER_LIMIT: u64 = 2;
 const PER_LIMIT_MIN: u64 = 1;
 const LIMIT_MIN: Bytes = Bytes::mib(1);
@@ -37,7 +37,7 @@ impl Space {
         made.or_else(|_| Self::reserve(limit, PER_LIMIT_MIN, smallest, page))
     }
 
-    /// Reserves space for `all` bytes, or for fewer if the kernel refuses the addresses.
+    /// Reserves space for `all` bytes, or for fewer if the kernel refuses.
     pub(super) fn for_all(all: Bytes, smallest: Bytes, page: PageSize) -> Result<Self, OsError> {
         let (mut limit, mut is_cut) = (all.max(LIMIT_MIN), false);
         loop {
@@ -45,7 +45,7 @@ impl Space {
             let is_least = limit == LIMIT_MIN;
             match made {
                 Ok(space) if !is_cut || is_least => return Ok(space),
-                // Halves once more, so that the process keeps half of its addresses.
+                // After a refusal, leaves half of what fits to the process.
                 Ok(_) => is_cut = false,
                 Err(error) if is_least => return Err(error),
                 Err(_) => is_cut = true,

@@ -1,10 +1,10 @@
 //! [`Staging`] is a pool whose zspages another owner, the *holder*, moves elsewhere.
 //!
-//! The holder *seals* zspages: it copies their bytes and from then on serves reads of them. It
-//! reports *lost* pages, and the pool removes their objects. The pool reports *ended* zspages, and
-//! the holder drops their bytes.
+//! The holder *seals* zspages: it copies their bytes and from then on serves reads of them. The
+//! holder reports *lost* pages, and the pool removes their objects. The pool reports *ended*
+//! zspages, and the holder drops their bytes.
 //!
-//! Lock: one class's per step, none while bytes are copied.
+//! A call locks one size class at a time, none during a copy.
 //!
 //! # Safety
 //! A zspage that is about to be sealed has no writer, gets none, and keeps its pages.
@@ -29,7 +29,6 @@ pub struct Staging {
 #[derive(Debug)]
 pub struct ToSeal<'a> {
     staging: &'a Staging,
-    /// Pages in ordinary memory at which the iteration ends.
     enough: u64,
     fullness: Fullness,
     /// Classes in a row without a zspage to seal.
@@ -188,8 +187,8 @@ impl Staging {
         memory.zspages.drop_number(&memory.account, zspage);
     }
 
-    /// Removes objects with bytes in the zspage's `pages`, a bit mask, if `is_same` returns true
-    /// under the class's lock. Returns their number.
+    /// Removes and counts the objects with bytes in the zspage's `pages` (a bit mask). Does nothing
+    /// unless `is_same` confirms the zspage under the class's lock.
     pub fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
         let Objects { memory, .. } = &self.pool.objects;
         let lose = |state: &mut ClassState| match is_same() {
@@ -200,7 +199,7 @@ impl Staging {
     }
 
     /// Returns index and use number of each object of a sealed zspage, or nothing if more than
-    /// `quarters` quarters of its slots ever used are in use.
+    /// `quarters` / 4 of the slots used so far are in use.
     pub fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
         let Objects { memory, classes, .. } = &self.pool.objects;
         let class = classes.get(memory.zspages.about(zspage).class);
@@ -209,13 +208,13 @@ impl Staging {
         found.into_iter().flatten().map(named).collect()
     }
 
-    /// Returns the entry's use number.
+    /// Returns the entry's use number, new for each object.
     pub fn named(&self, index: u32) -> u32 {
         let entries = &self.pool.objects.memory.entries;
         entries.named(index, entries.load(index))
     }
 
-    /// Pins an object of this use number.
+    /// Pins the object at `index` with use number `named`.
     #[inline]
     pub fn pin(&self, index: u32, named: u32) -> Option<Pinned> {
         self.pool.objects.pin(index, named)
@@ -233,13 +232,12 @@ impl Staging {
         self.pool.objects.with_bytes(pinned, then)
     }
 
-    /// Moves a pinned object back to ordinary memory. Ends the pin in any case. Returns false on
-    /// failure.
+    /// Moves a pinned object to ordinary memory. Always ends the pin. Returns false on failure.
     pub fn restore(&self, object: (u32, u32), pinned: &Pinned, stored: &[u8]) -> bool {
         self.pool.restore(object, pinned, stored)
     }
 
-    /// Removes an object of this use number. Returns true if it existed.
+    /// Removes the object at `index` with use number `named`. Returns true if it existed.
     pub fn remove(&self, index: u32, named: u32) -> bool {
         let gone = self.pool.objects.remove(index, named);
         self.pool.after_gone();

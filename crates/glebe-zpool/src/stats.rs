@@ -1,4 +1,4 @@
-//! [`Stats`] of a pool. [`Stats::check`] has identities that hold while no call runs.
+//! [`Stats`] describes a pool.
 //!
 //! A replace counts as an insert and a remove.
 
@@ -251,8 +251,8 @@ impl Stats {
         self.classes.iter().filter(|class| class.zspages > 0)
     }
 
-    /// Returns a JSON object of the totals and the classes in use. Names end with their unit unless
-    /// it is a count.
+    /// Returns a JSON object of the totals and the classes in use. Names end in their unit, except
+    /// those of counts.
     #[must_use]
     pub fn to_json(&self) -> String {
         let classes: Vec<String> = self.classes_in_use().map(ClassStats::to_json).collect();
@@ -272,10 +272,10 @@ impl Stats {
         families(CLASS_PREFIX, page, &classes) + &openmetrics(PREFIX, page, &totals)
     }
 
-    /// Checks the identities, which hold while no call runs.
+    /// Checks that totals and classes add up, which holds while no call runs.
     ///
     /// # Errors
-    /// The identity that does not hold.
+    /// Returns the failed identity.
     pub fn check(&self) -> Result<(), String> {
         let page = page_size().bytes().get();
         let same = |what: &str, a: u64, b: u64| {

@@ -1,4 +1,4 @@
-//! Tests a pool against a map, and the calls that it refuses.
+//! Compares a pool with a map, and tests refused calls.
 
 use std::collections::HashMap;
 

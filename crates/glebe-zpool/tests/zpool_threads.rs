@@ -1,5 +1,5 @@
-//! Runs threads on one pool: each changes its own objects and reads all. The bytes of an object
-//! follow from its number and version, which reveals bytes of other objects and mixtures.
+//! Runs threads on one pool: each changes its own objects and reads all objects. An object's number
+//! and version determine its bytes, so readers notice bytes of another object or version.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -1,5 +1,5 @@
-//! Uses an idle reserve as a cache for the file of a store whose objects take four times its
-//! budget. The reserve keeps copies until first class takes their memory. Also measures encryption.
+//! Uses an idle reserve as a cache for a store's file. The objects take four times the store's
+//! budget. The reserve keeps copies until first class takes the memory. Also measures encryption.
 
 use std::error::Error;
 use std::io::{stdout, Write};

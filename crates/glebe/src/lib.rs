@@ -12,7 +12,7 @@
 //! [swap]: ../../../docs/swap.md
 //!
 #![doc = include_str!("../README.md")]
-// The links above override those of the README, because rustdoc takes the first definition.
+// The links above override the README's, because rustdoc takes the first definition.
 #![deny(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 

@@ -1,8 +1,8 @@
 //! Tests recalls of pages from a tenant that stores into them without a pause.
 //!
 //! A first-class client takes the tenant's only pages while the tenant copies from a source larger
-//! than the caches. A copy that wrongly continues writes the last word of a page last, so the
-//! client marks the last words and checks them.
+//! than the CPU caches. If a copy continues after the recall, the copy writes a page's last word
+//! last, so the client marks and checks last words.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,7 +19,7 @@ use glebe_testing::stressed::Stop;
 
 const LEFT: u64 = 8;
 const SOURCE_LEN: Bytes = Bytes::mib(64);
-/// Checks of each block. A copy that wrongly continues would finish between two checks.
+/// Checks of each block; a copy that outlives the recall may end after the first check.
 const LOOKS: usize = 4;
 const USUAL: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,7 +1,7 @@
 //! Tests that a low limit of a memory cgroup causes an error and no kill.
 //!
-//! The test runs itself as a child in a new group, and there again as the user nobody, who cannot
-//! grow a pool of huge pages (which the group does not count).
+//! The test runs itself as a child in a new group. The child runs the test as the user nobody,
+//! because root could grow a pool of huge pages, which the group does not count.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

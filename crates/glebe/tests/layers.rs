@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Crates that the root re-exports as modules. Cargo checks the order of crates.
+/// Crates that the root re-exports as modules, without layers because Cargo orders crates.
 const CRATES: [&str; 5] = ["contig", "free_tree", "vmap", "volatile", "zpool"];
 
 type Layers = BTreeMap<String, u32>;
@@ -146,7 +146,7 @@ fn root_names(source: &str, depth: usize) -> Vec<&str> {
     names
 }
 
-/// Returns true if segment `n` of the path at `i`, after a leading `self`, is `super`.
+/// Returns true if segment `n` of the path at `i` is `super`. The count skips a leading `self`.
 fn leads_up(tokens: &[&str], i: usize, n: usize) -> bool {
     let from = if tokens[i] == "super" { i } else { i + 2 };
     let at = from + 2 * n;

@@ -66,7 +66,7 @@ fn grow_and_shrink(seed: u64) -> ! {
     }
 }
 
-/// Makes one of the next 120 calls fail, perhaps with later calls; one time in three, none.
+/// Makes one of the next 120 calls fail, perhaps with later calls. One time in three, none fails.
 #[cfg(feature = "faults")]
 fn refuse_one(random: &mut Random) {
     use glebe::internal::sys::fault::{arm, disarm, Fault, Lasting};

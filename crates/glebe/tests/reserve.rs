@@ -277,7 +277,7 @@ fn bad_requests_are_refused_with_their_values() {
             reserve.promise(Request::new(ONE).align(align)).map(drop),
         ];
         for refused in refused {
-            // With hidden frames, the first page counts as a multiple of everything.
+            // If frames are hidden, `align` refers to page numbers, so page 0 fits every `align`.
             let Err(refused) = refused else { continue };
             let is_told = matches!(refused, ReserveError::NoAlignedRun { asked, align: a, largest }
                 if asked == ONE && a == align && largest >= ONE);

@@ -134,7 +134,7 @@ fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
     fill(&reserve);
     let refused = reserve.shrink(Bytes::mib(14)).unwrap_err();
     let ReserveError::NotGiven { asked, free, unit } = refused else { panic!("{refused}") };
-    // The block uses a granule and a page of another; the promise uses a page of a third.
+    // The block lies in two granules, the promised page in a third; five are free.
     let expected = (Bytes::mib(14), Bytes::mib(10), GRANULE);
     assert_eq!((asked, free, unit), expected);
     let went = reserve.shrink(free).unwrap();

@@ -1,4 +1,4 @@
-//! Tests allocations while a tenant is stopped in the middle of a put, and then the put.
+//! Tests allocations while a tenant is stopped in the middle of a put, and the put's later result.
 //!
 //! The put reads a page whose second half is unreadable. The fault's handler holds the writer until
 //! the test releases it, and then makes that half readable. Order, not time, proves that an

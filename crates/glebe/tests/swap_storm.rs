@@ -1,10 +1,11 @@
-//! Stresses all of swap at once: a store and an area on one reserve, and a region beside them. Two
-//! threads use them, while the test recalls memory, changes policies and budgets, and lets a device
-//! refuse. Repeats this in child processes (users), which the test kills.
+//! Stresses all of swap at once: a [`Store`] and an [`Area`] on one reserve, and a [`Region`]
+//! beside them. Two threads use all three, while the test recalls memory, changes policies and
+//! budgets, and lets a device refuse. Repeats this in child processes (users), which the test
+//! kills.
 //!
 //! Each thread remembers what it wrote; the test's process remembers what a user wrote. Under each
 //! policy, no byte is wrong, no write is lost, and no call waits forever.
-#![allow(unsafe_code)] // Safety: calls on descriptors and limits of the tests' own, touches.
+#![allow(unsafe_code)] // Safety: calls and touches use only what the test owns.
 
 mod oracle;
 mod user;
@@ -104,8 +105,8 @@ struct Storm {
     /// `None` without userfaultfd(2).
     region: Option<Region>,
     shared: Vec<Key>,
-    /// Files of store and area. The region's file must work, because a touch cannot return an
-    /// error.
+    /// Files of `store` and `area` that may refuse. The region's file may not, because a touch
+    /// returns no error.
     files: Vec<Descriptor>,
     stop: AtomicBool,
 }
@@ -332,8 +333,8 @@ fn device(works: bool) {
     assert_eq!(done, 0);
 }
 
-/// Recalls memory and changes devices and limits, for about `lasts`, or longer if an effect of the
-/// policy is missing.
+/// Recalls memory and changes devices and limits for about `lasts`, or longer until
+/// [`Storm::has_done`] finds the effects of `policy`.
 fn disturb(storm: &Storm, lasts: Duration, policy: Policy) {
     let (mut rng, time) = (Rng(99), time::Storm::lasting(lasts));
     while time.goes_on(|| storm.has_done(policy).is_ok()) && !storm.is_over() {

@@ -4,7 +4,7 @@
 //! Cost: three system calls, none for null.
 //!
 //! # Safety
-//! Only the call uses the place, as with [`Out`].
+//! No other code uses the place during the call, as [`Out`] requires.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ use glebe::volatile::Error;
 use super::Out;
 use crate::failure::Failure;
 
-/// The place for an `int`, which was writable when it was checked; null if no answer is wanted.
+/// The place for an `int`, checked as writable; null if C wants no answer.
 pub(crate) struct Probed {
     addr: usize,
     name: &'static str,

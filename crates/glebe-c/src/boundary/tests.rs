@@ -33,7 +33,7 @@ fn each_thread_has_its_own_last_error() {
 
 const KNOWN: usize = size_of::<glebe_reserve_options>() / 8;
 
-/// Reads a structure whose first word is the slice's length in bytes, or a size that is refused.
+/// Reads a structure. The first word is the slice's length in bytes, or a size that `read` refuses.
 fn read_words(words: &[u64]) -> Result<glebe_reserve_options, Failure> {
     In(words.as_ptr().cast()).read()
 }

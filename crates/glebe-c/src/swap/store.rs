@@ -32,7 +32,7 @@ fn on<R>(
     with(store, |of| Ok(call(&of.of)?))
 }
 
-/// Does what [`on`] does, for a call on an object that returns nothing.
+/// Calls `call` on an object, as [`on`] does on a store.
 fn on_object(
     store: glebe_swap_store,
     object: glebe_swap_object,

@@ -1,13 +1,13 @@
-//! Ranges of the caller's private memory that `glebe_vrange` made volatile.
+//! [`AdoptedRanges`] has the caller's private memory that `glebe_vrange` made volatile.
 //!
 //! Each part of a marked range that no [`Adopted`] covers yet gets a region. The region is dropped
 //! when none of its pages is volatile any more. Positions are base pages, numbered from address 0.
-//! Regions use the *scan* engine, because the patches leave the contents of volatile pages
-//! unchanged. `family` has the memory that processes share. The table's lock is held while a call
-//! uses the table, and during a fork.
+//! Regions use the *scan* engine, because volatile pages keep their contents with the kernel
+//! patches for vrange(2). [`family`] has the memory that processes share. The table's lock is held
+//! while a call uses the table, and during a fork.
 //!
 //! # Safety
-//! The header demands that the caller owns the memory and keeps it mapped.
+//! `glebe.h` demands that the caller owns the memory and keeps it mapped.
 #![allow(unsafe_code)]
 
 mod family;
@@ -109,7 +109,8 @@ impl AdoptedRanges {
         overlapping.map(|range| range.pages.start()).collect()
     }
 
-    /// Marks `pages`. Adds the pages that it newly marks to `new`, before it marks them.
+    /// Marks `pages`. Adds each newly marked part to `new` first, so that the caller can undo a
+    /// failed call.
     fn mark(&mut self, pages: Extent, new: &mut Vec<Extent>) -> Result<(), Failure> {
         let mut at = pages.start();
         for key in self.among(pages) {
@@ -207,8 +208,8 @@ fn settle(pages: Extent) -> Result<bool, Failure> {
     Ok(!lost.is_empty() || !told.is_empty())
 }
 
-/// Marks or unmarks `asked` up to the first memory that cannot be volatile, as the patches do.
-/// Returns the number of pages done, and true if a page was lost.
+/// Marks or unmarks `asked` up to the first memory that cannot be volatile, as vrange(2) does.
+/// Returns the number of pages done (holes between count), and true if a page was lost.
 pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Failure> {
     let _inside = Inside::enter()?;
     let walk = Walk::over(asked)?;
@@ -235,7 +236,7 @@ pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Fai
     Ok((done, false))
 }
 
-/// Marks all of `asked` or nothing, or unmarks it. Returns true if a page was lost.
+/// Unmarks `asked`, or marks all of `asked` or nothing. Returns true if a page was lost.
 pub(super) fn apply_strictly(to_volatile: bool, asked: Extent) -> Result<bool, Failure> {
     let _inside = Inside::enter()?;
     let walk = Walk::over(asked)?;

@@ -1,10 +1,10 @@
-//! The checks before a call on volatile memory.
+//! Checks calls on volatile memory before they begin.
 //!
-//! A [`Claim`] lets only one region use the caller's memory.
+//! [`Claim`] lets only one region use the caller's memory.
 //!
-//! A call or a fork step may touch a lost page, for example of the caller's buffer. The touch runs
-//! the program's SIGBUS handler, and a call in the handler would wait for locks of its own thread.
-//! So each thread notes that it is [`Inside`] a call, and calls in the handler are refused.
+//! [`Inside`] refuses a call in a signal handler that interrupted another call or an `atfork` step,
+//! because the inner call would wait for locks that its own thread holds. A call or a step that
+//! touches a lost page, for example of the caller's buffer, runs the program's SIGBUS handler.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -82,13 +82,13 @@ pub(super) fn hold_claims() -> MutexGuard<'static, Claims> {
     lock(&CLAIMS)
 }
 
-/// Says whether the calling thread, which forks, counts as inside a call. A fork in a signal
-/// handler that interrupted a call deadlocks, as pthread_atfork(3) warns.
+/// Sets whether the forking thread counts as inside a call. A fork in a signal handler that
+/// interrupted a call deadlocks, as pthread_atfork(3) warns.
 pub(super) fn set_inside(is: bool) {
     let _ = IS_INSIDE.try_with(|inside| inside.set(is));
 }
 
-/// Refuses a child that ran no fork steps, because its locks may stay locked for ever.
+/// Refuses a child that ran no `atfork` steps, because its locks may stay locked for ever.
 pub(super) fn check_fork() -> Result<(), Failure> {
     if atfork::is_without_steps() {
         return Err(Failure::forked());

@@ -1,10 +1,9 @@
-//! Purges shared memory that `glebe_vrange` made volatile, because the kernel never takes it: on
-//! request, or from a thread when memory is short.
+//! Purges shared memory that `glebe_vrange` made volatile, on request or from a thread when memory
+//! is short. The kernel never takes such memory.
 //!
 //! The thread has a reclaimer with one budget. When the reclaimer lowers the budget, the thread
 //! purges the difference. A new budget then replaces the old one, so that the reclaimer expects no
-//! more bytes. The thread is started on request, runs until the process ends, and holds no lock
-//! while it waits.
+//! more bytes. The thread starts on request, runs until the process ends, and waits without a lock.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;
@@ -73,7 +72,7 @@ fn work(reclaimer: &Reclaimer, mut budget: Budget) {
     }
 }
 
-/// Purges the bytes that exceed the budget. Returns a new budget if that freed memory.
+/// Purges the bytes that exceed the budget. Returns a new budget if the purge freed memory.
 fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, ReclaimError> {
     budget.set_held(held());
     reclaimer.poll()?;

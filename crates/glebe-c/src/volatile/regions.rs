@@ -1,17 +1,17 @@
 //! The table of volatile regions, which a forked child keeps using.
 //!
-//! A forked child inherits regions and, unlike for reserves, their handles: the handles do not name
-//! the process. A fork step locks the whole table, so that no child inherits a lock that another
-//! thread holds. The step is added after the library's step, so it locks first. A child made
-//! without the C library runs no step, and every call on a region in it is refused.
+//! A handle of a region does not name a process, so a forked child can use it. A fork step locks
+//! the whole table, so that no child inherits a lock that another thread holds. The step locks
+//! before the library's step, because it is added later. A child made without the C library runs no
+//! step, so its calls on regions are refused.
 //!
-//! Lock order: the fork steps' lock, also taken to add a step; adopted ranges; claims, also held
-//! while a table gets a place; a place of this table, then of shared regions; the region's. The
-//! lock of `family` is taken with no other, or, for a fork, after the claims.
+//! A thread takes locks in this order: fork steps (also to add a step), adopted ranges, claims
+//! (also while a table gets a place), a place of this table, a place of shared regions, the region.
+//! Only a fork takes the lock of `family` with others: after the claims.
 //!
 //! # Safety
 //! The forking thread makes and drops the guards in `HELD`; forks run one at a time. A child gives
-//! up the references of its parent's reclaimers before it has another thread.
+//! up the references of the parent's reclaimers before it has another thread.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,13 +33,12 @@ use crate::table::{lock, AllHeld, Kind, Table};
 
 /// A region, and the lost runs that were not reported yet.
 ///
-/// Reclaimers have weak references to the region, and strong ones while they use it. The end of the
-/// region waits for that.
+/// Reclaimers have weak references to the region, and strong references during use.
 #[derive(Debug)]
 pub(super) struct Volatile {
     pub(super) region: Arc<Region>,
     pub(super) untold: Untold,
-    /// Dropped last.
+    /// Dropped last, to keep other regions off the memory.
     _claim: Option<Claim>,
 }
 
@@ -54,11 +53,10 @@ impl Volatile {
 static REGIONS: Table<Arc<Volatile>, LANES> =
     Table::new(Kind { number: 5, name: "volatile region" }, 0);
 
-/// Adds the fork step after the library's. Refuses a child that ran no fork steps.
+/// Adds the fork step after the library's step. Refuses a child that ran no fork steps.
 ///
-/// A call that may be the first of the process calls this function before it takes a lock. A fork
-/// under way meanwhile does not run the step, and its child may inherit a locked lock; but calls in
-/// that child are refused.
+/// A call that may be the process's first calls this function before it takes a lock. A fork under
+/// way during the addition skips the step. Its child may inherit a locked lock, but refuses calls.
 pub(super) fn follow_forks() -> Result<(), Failure> {
     static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release_in_child };
     static IS_ADDED: AtomicBool = AtomicBool::new(false);
@@ -99,7 +97,7 @@ pub(super) fn end(region: glebe_volatile) -> Result<(), Failure> {
     check_fork()?;
     let _inside = Inside::enter()?;
     let mut held = REGIONS.hold(region.id)?;
-    // `take` returns the last clone, so `into_inner` succeeds.
+    // `take` drops the other lanes' clones, so `into_inner` succeeds.
     let ended = held.take().and_then(Arc::into_inner);
     drop(held);
     ended.into_iter().for_each(Volatile::end);

@@ -175,7 +175,7 @@ pub extern "C" fn glebe_shared_free(shared: glebe_shared) -> c_int {
     })
 }
 
-/// Returns the region as a part for a reclaimer, which does not keep the region alive.
+/// Returns a reclaimer's part for the region. The part does not keep the region alive.
 pub(crate) fn shared_part(shared: glebe_shared) -> Result<Part, Failure> {
     let _inside = Inside::enter()?;
     check_fork()?;

@@ -1,10 +1,10 @@
 //! Replaces the C library's `syscall` and `sigaction` in programs built with `glebe_vrange.h`.
 //!
-//! The patches' system call becomes `glebe_vrange`, with a system call's errors; every other call
-//! reaches the kernel unchanged. For pages that this call made volatile, a SIGBUS handler with
-//! `SA_SIGINFO` gets the address of the page. `syscall` has any number of arguments; like the C
-//! library, the replacement always reads six. The header lists the machines where a variadic call
-//! passes its arguments as other calls do. Source: syscall(2), sigaction(2).
+//! Call 314, of the volatile ranges patches, becomes `glebe_vrange`, with a system call's errors;
+//! every other call reaches the kernel unchanged. For pages that `glebe_vrange` made volatile, a
+//! SIGBUS handler with `SA_SIGINFO` gets the address of the page. `syscall` is variadic; like the C
+//! library, the replacement always reads six arguments. The header lists the machines that pass
+//! variadic arguments like fixed ones. Source: syscall(2), sigaction(2).
 //!
 //! # Safety
 //! The callers vouch for their calls and handlers.
@@ -21,9 +21,9 @@ use super::vrange::as_patches;
 use crate::boundary::{call_or_errno, Out};
 
 const VRANGE: c_long = 314;
-/// The kernel's maximum number of processes. On x86-64, call 314 is now sched_setattr(2), whose
-/// first argument is a process id, which is below this maximum. Programs usually have no memory at
-/// so low an address.
+/// The kernel's limit of process ids. On x86-64, call 314 is now sched_setattr(2), which takes a
+/// process id first, so a call with a lower first argument goes to the kernel. Programs usually
+/// have no memory at so low an address.
 const PROCESSES_MAX: usize = 1 << 22;
 
 #[no_mangle]
@@ -67,8 +67,8 @@ unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut c_void, context: *mut c
     unsafe { stand_in::pass_on(signal, info, context, is_lost) }
 }
 
-/// Returns true if the page is volatile, or readable because another thread has unmarked it
-/// meanwhile.
+/// Returns true if the page is volatile, or is readable now, because another thread has unmarked
+/// the page since the SIGBUS.
 fn is_lost(addr: usize) -> bool {
     is_volatile(addr) || peek::peek(addr, &mut [0]).is_ok_and(|there| there == 1)
 }

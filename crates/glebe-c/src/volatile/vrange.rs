@@ -1,11 +1,11 @@
 //! `glebe_vrange`: the call of the volatile ranges patches, v10, on the caller's own memory.
 //!
 //! The patches' man page and code differ. This module follows their code in counting bytes, and
-//! their man page in refusing arguments. A SIGBUS handler may make the call after a touch by the
-//! program itself, but not if the handler interrupted a fork or another call on volatile memory.
-//! Cost: a call reads the list of mappings, so it suits ranges of many pages. Source: "vrange: Add
-//! vrange support to mm_structs" and "vrange: Add basic functions to purge volatile pages" (Minchan
-//! Kim and John Stultz, linux-mm, January 2014).
+//! their man page in refusing arguments. A SIGBUS handler may make the call if the program's own
+//! code touched a lost page. The call fails if the handler interrupted a fork or another call on
+//! volatile memory. Cost: a call reads the list of mappings, so it suits ranges of many pages.
+//! Source: "vrange: Add vrange support to mm_structs" and "vrange: Add basic functions to purge
+//! volatile pages" (Minchan Kim and John Stultz, linux-mm, January 2014).
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};

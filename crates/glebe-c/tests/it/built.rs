@@ -1,4 +1,4 @@
-//! The libraries of a build, and the names that the headers declare.
+//! Finds the libraries of a build, and the names that the headers declare.
 
 #[path = "../../../glebe-preload/tests/it/libraries.rs"]
 mod libraries;
@@ -16,8 +16,8 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the functions that the headers declare. In `glebe.h`, lines that begin with a space, `#`
-/// or `t` declare none.
+/// Returns the functions that the headers declare. In `glebe.h`, directives, typedefs and continued
+/// lines begin with `#`, `t` and a space.
 pub fn functions() -> BTreeSet<String> {
     let header = fs::read_to_string(root().join("include/glebe.h")).expect("the header");
     let mut code = String::new();

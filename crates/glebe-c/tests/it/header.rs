@@ -119,7 +119,7 @@ fn prototypes_are_those_of_the_source() {
     assert!(stands_in.is_empty(), "in glebe_vrange.h only: {stands_in:?}");
 }
 
-/// C's `const` memory may be read-only, and other calls may read it meanwhile.
+/// A caller's `const` memory may be read-only, and other threads may read it during the call.
 #[test]
 fn what_is_given_as_const_is_never_made_mutable() {
     for source in sources() {
@@ -266,7 +266,7 @@ fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_zpool_stats", &[lent.objects.lines(), lent.lines()].concat());
 }
 
-/// Compares the members, except the size, with a table of the library.
+/// Compares the members after the first, `size`, with a table of the library.
 fn are_those_of(structure: &str, lines: &[Line]) {
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let header = text("include/glebe.h");

@@ -121,8 +121,8 @@ fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
     text
 }
 
-/// Returns an SVG picture. A row has a rectangle for each run of cells of one use, except absent
-/// memory, and a line below the blocks `free`.
+/// Returns an SVG picture. A rectangle shows adjacent cells of one use, but none shows absent
+/// memory. A line marks the blocks `free`.
 fn svg(head: &str, block: Bytes, uses: &[Use], free: &Range<usize>) -> String {
     const ROW: usize = 16;
     const LEFT: usize = 80;

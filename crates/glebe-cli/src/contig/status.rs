@@ -130,8 +130,8 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Describes the longest free run or, if frames are hidden, the longest block in the kernel's free
-/// lists, which do not join adjacent blocks.
+/// Describes the longest free run or, if the kernel hides `/proc/kpageflags`, the longest block in
+/// the kernel's free lists, which do not join adjacent blocks.
 fn longest_free(runs: &Result<Runs, OsError>, block: Result<Bytes, OsError>) -> String {
     match (runs, block) {
         (Ok(runs), _) => format!("longest free run {}", longest(&runs.free)),

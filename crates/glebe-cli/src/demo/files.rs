@@ -35,8 +35,8 @@ pub struct Reading {
 }
 
 impl FileSet {
-    /// Collects files of at most `pages_max` pages in all below `dir` or, without it, below the
-    /// first of `DEFAULTS` that has any. Fails without files.
+    /// Collects files below `dir`, at most `pages_max` pages in all. Without `dir`, takes the first
+    /// of `DEFAULTS` that has files. Fails without files.
     pub fn below(dir: Option<&Path>, pages_max: u64) -> Result<Self, String> {
         let dirs: Vec<&Path> = dir.map_or(DEFAULTS.map(Path::new).to_vec(), |dir| vec![dir]);
         for dir in &dirs {
@@ -52,7 +52,7 @@ impl FileSet {
         self.files.iter().map(|(_, pages)| pages).sum()
     }
 
-    /// Reads all files through `pool` repeatedly until `stop` is set. Counts the pages in `seen`.
+    /// Reads all files through `pool` repeatedly until `stop` is set. Adds pages read to `seen`.
     pub fn read_through(
         &self,
         pool: &Namespace,

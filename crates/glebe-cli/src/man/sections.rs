@@ -110,8 +110,7 @@ pub(super) fn of(page: &str, tree: &Command) -> String {
     text
 }
 
-/// Appends the names of the parent page and its other subcommands; for `glebe`, of three
-/// subcommands.
+/// Appends the parent page and the parent's other subcommands, or three subcommands for `glebe`.
 fn pages_beside(page: &str, tree: &Command, beside: &mut Vec<String>) {
     let above = page.rsplit_once('-').map(|(above, _)| above);
     if let Some(above) = above {

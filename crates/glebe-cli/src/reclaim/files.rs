@@ -1,7 +1,8 @@
 //! [`WatchedFiles`] holds, for each path, the file that the path names now, and earlier files that
 //! a process still uses.
 //!
-//! Each check tries again to open paths without a file, and logs a failure if its reason is new.
+//! [`WatchedFiles::check`] retries each path without an open file, and logs a failure if its reason
+//! is new.
 
 use std::fs;
 use std::io;
@@ -12,7 +13,7 @@ use glebe::reclaim::Reclaimer;
 
 use super::open::{Id, Judge, Open};
 
-/// Most earlier files kept per path. Limits the descriptors if the file is replaced often.
+/// Maximum number of `before` files per path. Limits descriptors if the file is replaced often.
 const BEFORE_MAX: usize = 8;
 
 pub struct WatchedFiles(Vec<Named>);

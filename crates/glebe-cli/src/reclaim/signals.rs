@@ -1,7 +1,7 @@
 //! [`Signals`] makes SIGTERM, SIGINT and SIGHUP readable from a descriptor.
 //!
-//! SIGTERM and SIGINT end a purger. The second such signal kills it at once, so that a file made to
-//! slow checks down cannot keep the purger alive.
+//! SIGTERM and SIGINT end a purger. The second such signal kills the purger at once, even if a
+//! hostile user's file slows the checks.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,8 +24,8 @@ impl Signals {
         readable.set_nonblocking(true)?;
         let (end, reopen) = (Arc::default(), Arc::default());
         for signal in [SIGTERM, SIGINT] {
-            // Registers this handler first. It runs before the first signal sets the flag, so only
-            // a second signal kills the process.
+            // This handler kills the process if `end` is set. The next handler, which runs later,
+            // sets `end`, so only a second signal kills.
             flag::register_conditional_default(signal, Arc::clone(&end))?;
             flag::register(signal, Arc::clone(&end))?;
         }

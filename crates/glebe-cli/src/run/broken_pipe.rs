@@ -1,7 +1,8 @@
 //! [`keep`] passes the caller's setting of SIGPIPE on to the program.
 //!
-//! Rust's runtime ignores SIGPIPE before `main`, and `exec` resets it to the default. Without
-//! [`keep`], a daemon that systemd starts with SIGPIPE ignored would end when a client hangs up.
+//! Rust's runtime ignores SIGPIPE before `main`, and [`CommandExt::exec`] resets SIGPIPE to the
+//! default. Without [`keep`], a daemon that systemd starts with SIGPIPE ignored would end when a
+//! client hangs up.
 //!
 //! # Safety
 //! The function that runs before `main` makes one call and stores to an atomic.

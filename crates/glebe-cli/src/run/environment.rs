@@ -69,8 +69,8 @@ pub fn preloads(ours: &Path, before: Option<OsString>) -> OsString {
     all
 }
 
-/// Returns the value of GLEBE_MALLOC: the words of `before`, then `words`. Of words with the same
-/// name only the last stays.
+/// Returns the value of GLEBE_MALLOC: the words of `before`, then `words`. A word replaces earlier
+/// words of the same name.
 ///
 /// # Errors
 /// If the value is too long.
@@ -114,7 +114,7 @@ pub fn word(text: &OsStr) -> Parsed<OsString> {
 /// change its working directory.
 ///
 /// # Errors
-/// If GLEBE_MALLOC cannot name the file, or the working directory is unknown.
+/// If the path is empty, too long or has a comma, or the working directory is unknown.
 pub fn stats(place: Option<&OsStr>) -> Parsed<Vec<OsString>> {
     let own = OsString::from(format!("pid={}", process::id()));
     let Some(place) = place else { return Ok(vec!["stats".into(), own]) };

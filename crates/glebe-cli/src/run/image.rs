@@ -1,4 +1,4 @@
-//! [`of`] classifies an executable file. The crate `object` parses ELF.
+//! [`of`] classifies an executable file.
 //!
 //! [`of`] reads only headers and the loader's path, and checks every length. Source: execve(2),
 //! elf(5).

@@ -1,7 +1,7 @@
 //! [`find`] locates the library to preload.
 //!
 //! The places are the argument of `--lib` or, without it, the command's folder (after a build) and
-//! the library folders of the prefix in which the command is installed.
+//! the library folders of its installation prefix.
 
 use std::env;
 use std::fs::File;

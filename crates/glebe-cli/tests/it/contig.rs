@@ -185,7 +185,7 @@ fn what_is_reserved_is_there_for_everybody() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("wrote ") && text.contains("2 added"), "{text}");
     // `reserve` also made the surplus pages that programs use (`others`) persistent. The loop
-    // releases both kinds, and repeats because `others` become free only when their users end.
+    // repeats, because `others` become free only when their users end.
     let others = text
         .lines()
         .find_map(|line| line.split_once(" more that programs use now")?.0.parse::<u64>().ok());
@@ -304,7 +304,7 @@ fn nobody_is_told_what_can_be_known() {
     assert!(String::from_utf8_lossy(&status.stdout).contains("runs of pools    hidden"));
     let hidden = as_nobody(&["explain", "64M"]).unwrap();
     let text = String::from_utf8_lossy(&hidden.stdout).into_owned();
-    // If pools have 64 MiB idle, the verdict may be unknown, because hidden frames prove no run.
+    // `explain` may answer `unknown` if pools have 64 MiB idle, because hidden frames prove no run.
     match hidden.status.success() {
         true => assert!(
             text.starts_with("unknown: whether 64 MiB") || text.starts_with("yes: "),

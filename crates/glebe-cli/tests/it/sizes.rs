@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-/// The largest 64-bit number, the largest size that the command takes, the number before that size,
-/// which must be rounded up, and 0.
+/// The largest 64-bit number; the largest size that the command takes; one byte less, which the
+/// command must round up; 0.
 const SIZES: &[&str] = &["18446744073709551615", "1048576T", "1152921504606846975", "0"];
 
 const COMMANDS: &[&str] = &[

@@ -1,7 +1,8 @@
 //! The bank is a set of memory blocks that an administrator made movable, until `drop` or a reboot.
-//! All programs may use them, until the source [`Blocks`](super::super::Source::Blocks) takes them.
+//! All programs may use the blocks until a process takes them by
+//! [`Source::Blocks`](super::super::Source::Blocks).
 //!
-//! Lengths are bytes, rounded up to blocks. Lock: the hugetlb pools'. Cost: 12 ms to 0.4 s a block.
+//! Lengths are bytes, rounded up to blocks. Lock: `PoolLock`. A block costs 12 ms to 0.4 s.
 
 use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
@@ -67,8 +68,8 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), PoolLock::PATIENCE)
 }
 
-/// Adds blocks of `len` bytes to the bank, in the fewest stretches; a note says why if fewer come.
-/// A `dry_run` adds none.
+/// Adds `len` bytes of blocks to the bank, in the fewest stretches. Notes tell why blocks are
+/// missing. A `dry_run` adds none.
 ///
 /// # Errors
 /// [`Error::ZeroLength`], [`Error::NoBlocks`], [`Error::TooMuchMovable`],
@@ -123,8 +124,8 @@ fn add_stretch(
     Ok(Vec::new())
 }
 
-/// Gives blocks of `len` bytes, or all, back to the kernel, fewest used pages first. Blocks with
-/// hugetlb pages stay, and blocks that cannot be emptied.
+/// Gives `len` bytes of blocks, or all, back to the kernel, least used first. A block stays if it
+/// has hugetlb pages or cannot be emptied.
 ///
 /// # Errors
 /// [`Error::NoBlocks`]; errors of the lock and the kernel.
@@ -153,7 +154,7 @@ pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
     Ok(Change { blocks: dropped, len, notes: work.notes })
 }
 
-/// Repairs the record, and returns its blocks with their use.
+/// Repairs the record of changed blocks, and returns their use.
 ///
 /// ```
 /// match glebe_contig::bank::status() {
@@ -175,10 +176,10 @@ pub fn status() -> Result<Status, Error> {
     })
 }
 
-/// Returns how much memory is movable. Any user may call it; [`status`] needs root.
+/// Returns how much memory is movable. Needs no root.
 ///
 /// # Errors
-/// [`Error::NoBlocks`]; if the kernel does not list its memory blocks.
+/// [`Error::NoBlocks`]; errors of the kernel.
 pub fn movable() -> Result<Movable, Error> {
     movable_of(&machine_blocks()?)
 }

@@ -1,7 +1,7 @@
-//! Chooses blocks.
+//! [`Search`] chooses a *stretch*: adjacent blocks on one node.
 //!
-//! A *stretch* is adjacent blocks on one node. The best stretch has the fewest blocks of the
-//! kernel, then the least disturbing worst block ([`Disturbs`]), then the fewest pages to move.
+//! The best stretch has the fewest blocks of the kernel. Equal stretches compare by their most
+//! disturbing block ([`Disturbs`]), then by pages to move.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl<'a, E> Search<'a, E> {
         let mut seen = (self.look)(number)?;
         let of_this = self.candidates.iter().find(|candidate| candidate.number == number);
         if of_this.is_some_and(|candidate| candidate.disturbs < Disturbs::Kernel) {
-            // In movable memory, unmarked frames are not the kernel's, so they count as movable.
+            // Movable memory has no kernel pages, so frames without flags (`unmarked`) are movable.
             seen.movable += std::mem::take(&mut seen.unmarked);
         }
         self.seen.insert(number, seen);
@@ -113,8 +113,8 @@ impl<'a, E> Search<'a, E> {
         Ok(longest)
     }
 
-    /// Returns the kernel's block with the fewest unmarked frames and no other obstacle. `None` if
-    /// no block has only this obstacle.
+    /// Returns the kernel block that fits apart from unmarked frames and has the fewest unmarked
+    /// frames. Returns `None` if unmarked frames alone hinder no block.
     pub fn most_likely(&self) -> Option<u64> {
         let may_fit = |seen: &Occupancy| fits(Occupancy { unmarked: 0, ..*seen });
         if self.count(|seen| seen.unmarked > 0 && may_fit(seen)) == 0 {

@@ -1,7 +1,8 @@
 //! Takes the huge pages of evacuated blocks into the hugetlb pool.
 //!
-//! The kernel fills the pool from movable memory first, with the pages that were free longest. So
-//! the pool grows in steps until it has the wanted frames. Counts and frames are huge pages.
+//! The kernel fills the pool from movable memory first, with the pages that were free longest.
+//! Other pages may precede the wanted frames, so the pool grows in steps. Counts and frames are
+//! huge pages.
 
 use std::ops::Range;
 
@@ -17,11 +18,11 @@ const STEP: u64 = 64;
 /// `draw` gives up after more steps than this in a row without a new wanted page.
 const VAIN_MAX: u32 = 3;
 
-/// A mapping with the wanted pages and perhaps more, and a mapping that reserves other new pages.
+/// Mappings that reserve the wanted pages (and perhaps more), and the pages that came earlier.
 pub(super) type Drawn = (Mapping, Option<Mapping>);
 
-/// Puts the blocks of `plan` back as movable memory, and grows the pool by at most `most` pages in
-/// steps. Returns `None` if the needed pages in `within` do not come.
+/// Puts the blocks of `plan` back as movable memory, and grows the pool by at most `most` pages.
+/// Returns `None` if no run of `builder.pages` frames of `within` comes.
 pub(super) fn draw(
     work: &BlockWork,
     builder: &Builder<'_>,

@@ -1,13 +1,13 @@
 //! Implements the source [`Blocks`](super::Source::Blocks): a run of evacuated memory blocks.
 //!
-//! [`build`] takes the fewest suitable adjacent blocks off line, which moves their pages elsewhere,
-//! puts them back as movable memory, and takes the huge pages of their frames. The kernel keeps the
-//! last pages of a zone, so one more block is evacuated if movable memory has too little free. On
-//! drop, blocks return to their zone, except the bank's.
+//! [`build`] takes the fewest suitable adjacent blocks off line, which moves their pages elsewhere.
+//! Then it puts the blocks back as movable memory, and takes the huge pages of their frames. It
+//! evacuates one more block if movable memory is short, because the kernel keeps a zone's last free
+//! pages. On drop, blocks return to their zone, except the bank's.
 //!
-//! No block is taken if too little memory would be left, or too much would be movable. A record
-//! ([`record`]) lists changed blocks with their owners ([`owner`]), so that the next holder of the
-//! lock can repair them after a kill.
+//! [`build`] refuses if too little memory would be left, or too much would be movable. A record
+//! ([`record`]) lists changed blocks and their owners ([`owner`]), so that the next lock holder can
+//! repair the blocks after a kill.
 //!
 //! Lengths are bytes. Lock: the hugetlb pools'. Source: admin-guide/mm/memory-hotplug.
 
@@ -83,7 +83,8 @@ impl HeldBlocks {
 
 impl Drop for HeldBlocks {
     fn drop(&mut self) {
-        // This mapping's surplus pages are gone, so the promise of idle pages may end.
+        // Releases idle pages only now: this mapping's surplus pages would make the kernel free
+        // the idle pages.
         drop(self.idle.take());
         if self.blocks.is_empty() || self.guard.is_child() {
             return;
@@ -200,7 +201,7 @@ impl Call<'_> {
     }
 }
 
-/// Refuses if the idle pages, which other programs could not use, exceed the blocks' pages.
+/// Refuses if the run would keep more idle pool pages from other programs than the blocks hold.
 fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &BlockPlan) -> Result<(), Error> {
     let (size, blocks) = (builder.pool.size(), plan.blocks.len() as u64);
     let (idle, hold) = (builder.idle_to_keep()?, blocks * block.pages_down(size).get());
@@ -216,7 +217,7 @@ fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &BlockPlan) -> Result<(
     Err(Error::NoBlocks { why })
 }
 
-/// Turns a lack of memory into `None`, because other programs may have taken it.
+/// Turns a lack of memory, which other programs may have caused, into `None`: try again.
 fn none_if_short<T>(error: Error) -> Result<Option<T>, Error> {
     match error {
         Error::Os(error) if error.kind() == ErrorKind::OutOfMemory => Ok(None),

@@ -1,7 +1,5 @@
-//! [`Book`] is the machine's record of blocks. A claim on the lock file shows that its process
-//! lives.
-//!
-//! The file is used only under the hugetlb pools' lock.
+//! [`Book`] records the owners of the machine's blocks in a file, under the hugetlb pools' lock. A
+//! claim (a lock on one byte of the lock's file) shows that the owner lives.
 
 use super::record::{header, Line, Owner, Record};
 use crate::pool::PoolLock;

@@ -1,8 +1,8 @@
-//! Plans which blocks a call takes.
+//! Plans which memory blocks a call takes.
 //!
-//! A frame without a flag is the kernel's, or in a processor's list of free pages. If such frames
-//! are in the way, these lists are emptied; if that does not help, the likeliest block is taken off
-//! line and put back, which empties all lists. Lengths are bytes.
+//! A frame without page flags is the kernel's, or free in a processor's list. If such frames hinder
+//! `plan`, it shortens the lists. If such frames still hinder `plan`, it takes the block with the
+//! fewest off line and on again, which empties the lists. Lengths are bytes.
 
 use super::choose::{Disturbs, Search};
 use super::work::BlockWork;
@@ -39,7 +39,7 @@ pub(crate) enum Whose {
     Anybodys,
     /// Only blocks of the bank, which an administrator allowed.
     Banks,
-    /// Only blocks of the kernel, for the bank; fewer than wanted suffice.
+    /// Only blocks of the kernel, to fill the bank; fewer than wanted suffice.
     Kernels,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Whose {
 pub(super) struct BlockPlan {
     pub blocks: Vec<u64>,
     pub node: Option<Node>,
-    /// An extra block to put back last, because the kernel keeps the last free pages.
+    /// Extra block, put on line last, so that the kernel keeps this block's pages free.
     pub slack: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, 
     let whole = Bytes::new(blocks.len() as u64 * size.get());
     let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
     let node = blocks.first().and_then(|first| node_of(*first));
-    // Other programs use the oldest block first, so the oldest block left becomes the slack.
+    // Other programs use the oldest block first, so `slack` is the oldest of `own` not in `blocks`.
     let is_left = |own: &&u64| !blocks.contains(own) && node_of(**own) == node;
     let left: Vec<u64> = wanted.own.iter().filter(is_left).copied().collect();
     let is_again = !wanted.own.is_empty();

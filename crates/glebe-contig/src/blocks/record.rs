@@ -7,8 +7,9 @@
 //! BLOCK ZONE OWNER
 //! ```
 //!
-//! `ZONE` is the zone before the change, `OWNER` is `bank`, `nobody` or `process N` with the
-//! process's claim. Free lines are spaces. Text of another boot and malformed lines are ignored.
+//! `ZONE` is the zone before the change. `OWNER` is `bank`, `nobody` or `process N`, which
+//! holds claim N (a lock on one byte) while it lives. Free lines are spaces. Text of another boot
+//! and malformed lines are ignored.
 
 use glebe_os::internal::sys::machine::memory_block::Zone;
 

@@ -124,8 +124,7 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Gives `numbers` back after a failure; with `disown`, also the bank's. A block that fails
-    /// stays on record.
+    /// Gives `numbers` back after a failure. The bank keeps its blocks, except with `disown`.
     pub fn bring_back(&mut self, numbers: &[u64], disown: bool) {
         for number in numbers {
             if let (true, Some(line)) = (disown, self.book.of(*number)) {
@@ -156,8 +155,8 @@ impl BlockWork {
         Ok(self.book.set(line)?)
     }
 
-    /// Returns a block to its old zone and removes it from the record; a bank's block only goes on
-    /// line. If its zone refuses, the block stays on record without an owner.
+    /// Returns a block to its old zone and removes it from the record. On failure, the block stays
+    /// on record without an owner. A block of the bank only goes on line.
     pub fn give_back(&mut self, number: u64) -> Result<(), Error> {
         let Some(line) = self.book.of(number) else { return Ok(()) };
         let block = self.blocks.read(number)?;

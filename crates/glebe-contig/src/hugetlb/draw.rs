@@ -1,13 +1,12 @@
-//! Takes chosen free huge pages into a pool.
+//! Takes chosen free huge pages through the kernel's pool.
 //!
-//! No caller can choose a pool's new pages. So the pool grows by promises to untouched mappings
-//! ([`promised`](super::promised)), until /proc/kpageflags shows the wanted pages in it. Then the
-//! promises end, newest page first. When a wanted page leaves the pool, the pool grows until the
-//! page is back, and a touch takes the page. The order holds only within one NUMA node
-//! ([`nodes`](super::nodes)).
+//! The kernel chooses a pool's new pages. So untouched mappings ([`promised`](super::promised))
+//! make the pool grow, until /proc/kpageflags shows the wanted pages there. Then the mappings end,
+//! and the newest page leaves first, but only within one NUMA node ([`nodes`](super::nodes)). When
+//! a wanted page leaves, the pool grows until the page is back, and a touch takes the page.
 //!
-//! Lock: the pools', also during zeroing, because a program that grows the pool would take the
-//! pages. Frames are huge pages.
+//! A turn holds the [`PoolLock`], also during zeroing, because a program that grows the pool would
+//! take the pages. Frame numbers count huge pages.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -27,12 +26,12 @@ use glebe_os::internal::sys::machine::zones;
 use glebe_os::internal::sys::processes::one_processor::OneProcessor;
 use glebe_os::units::Pages;
 
-/// Time limit under the lock after the growth; one step may exceed it.
+/// Time limit of a turn, without the pool's growth; the last step may exceed it.
 const TURN: Duration = Duration::from_millis(500);
 const STEP: u64 = 64;
 /// Pages added before the first check for an equally good run.
 const LOOK_FIRST: u64 = 256;
-/// Turns in a row without a new page that end `draw`.
+/// Turns in a row without a new page, until `draw` ends.
 const VAIN_MAX: u32 = 2;
 
 pub(super) type Seen = (BTreeSet<u64>, Pages);
@@ -76,7 +75,7 @@ impl Builder<'_> {
         Ok(self.wanted(free))
     }
 
-    /// Returns the pages to take next. A run longer than all held runs comes first.
+    /// Returns the pages to take next: one run alone, if it is longer than all held runs.
     fn wanted(&self, pages: Vec<u64>) -> Seen {
         let held = &self.held;
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
@@ -119,7 +118,7 @@ impl Builder<'_> {
     ) -> Result<(), Error> {
         let size = self.pool.size();
         let (mut idle, mut promised) = (Promised::new(size), Promised::new(size));
-        // Promises idle pages first, because later promises would use them without growth.
+        // `idle` takes the pool's free pages, so that each later promise makes the pool grow.
         idle.more(self, self.machine_pool()?.counts()?.available())?;
         let _stays = self.pool.node().map(Stays::on);
         self.grow_until(&mut promised, most, frames, &mut wanted)?;
@@ -142,8 +141,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Gives back the `top` newest pages. Returns which of `these` left the pool, after an attempt
-    /// to grow the pool until they are back, and the number of pages that came.
+    /// Gives back the `top` newest pages, then tries to grow the pool until the pages of `these`
+    /// that left are back. Returns the pages that left, and the number of new pages.
     fn look_below(
         &self,
         promised: &mut Promised,
@@ -151,7 +150,7 @@ impl Builder<'_> {
         these: &BTreeSet<u64>,
         frames: &Frames,
     ) -> Result<(BTreeSet<u64>, u64), Error> {
-        // On another processor, other pages would come.
+        // The thread stays, because a processor first reuses the pages that it freed.
         let _stays = OneProcessor::stay();
         promised.less(top)?;
         let gone = self.gone(these, frames)?;

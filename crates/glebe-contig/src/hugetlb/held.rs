@@ -1,4 +1,4 @@
-//! [`HeldPages`] owns taken huge pages, in any order. Counts and frames are huge pages.
+//! [`HeldPages`] owns huge pages, in any order. Frame numbers count huge pages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -53,7 +53,7 @@ impl HeldPages {
         Stretch::of_pages(kept.map(|n| self.places[*n]), size)
     }
 
-    /// Maps `pages` adjacent pages in `within`; `None` if no run is that long.
+    /// Maps `pages` adjacent frames in `within`; `None` if no run is that long.
     pub fn run_within(
         self,
         within: &Range<u64>,

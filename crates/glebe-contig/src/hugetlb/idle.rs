@@ -1,10 +1,10 @@
-//! Promises the pool's idle pages to untouched mappings. Otherwise the kernel would keep these
-//! pages and free the pages that were added for a mapping.
+//! Promises the pool's idle pages to untouched mappings. Otherwise the kernel would free the pages
+//! that were added for a mapping.
 //!
-//! When a counter of persistent pages is lowered, the kernel first frees unpromised pages, then
-//! makes pages in use surplus. It compares the pools of all nodes, but frees on the lowered node.
-//! When a promise ends, the kernel frees idle pages of nodes with surplus pages. So a promise lasts
-//! while this process has surplus pages on a node with idle pages ([`Kept`]).
+//! When a node's counter of persistent pages is lowered, the kernel frees as many pages of the node
+//! as all nodes have unpromised, then makes pages in use surplus. When a promise ends, the kernel
+//! frees idle pages of nodes with surplus pages. So a promise ([`Kept`]) lasts while this process
+//! has surplus pages on a node with idle pages.
 //!
 //! Counts are huge pages. Lock: `ALL`. Source: mm/hugetlb.c (`set_max_huge_pages`,
 //! `return_unused_surplus_pages`).

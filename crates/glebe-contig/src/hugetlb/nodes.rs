@@ -1,7 +1,7 @@
 //! [`Nodes`] says which NUMA node a huge page is on.
 //!
-//! The kernel takes surplus pages from the caller's node first. It frees the newest page first only
-//! within a node. So a search works on one node at a time, in a thread bound to it, and skips nodes
+//! The kernel takes surplus pages from the caller's node first. A pool frees the newest page first
+//! only within a node. So the search for a run works in a thread bound to one node, and skips nodes
 //! whose processors are forbidden. Source: mm/hugetlb.c (`gather_surplus_pages`).
 
 use std::collections::BTreeSet;

@@ -1,10 +1,10 @@
 //! Puts huge pages in physical order.
 //!
-//! [`Builder::map_in_order`] keeps the fewest runs that suffice. Private pages are moved, at 8 µs
-//! and one kernel mapping (VMA) a stretch of adjacent pages.
+//! [`Builder::map_in_order`] keeps the fewest runs that suffice. Private pages are moved; each
+//! stretch of adjacent pages takes 8 µs and one VMA.
 //!
 //! Pages of a file, or of too many stretches, are freed by descending frame and taken again,
-//! because a pool hands out the page freed last first. The kernel does not promise this, so the
+//! because a pool first hands out the last freed page. The kernel does not promise this, so the
 //! result is compared with the plan.
 
 use super::held::HeldPages;
@@ -54,8 +54,8 @@ impl Builder<'_> {
         Ok(mapping)
     }
 
-    /// Frees the held pages and maps the planned ones again. Without the lock the order is
-    /// arbitrary.
+    /// Frees the held pages and maps the planned pages again, in arbitrary order without the pool's
+    /// lock.
     fn taken_again(&mut self, mut held: HeldPages, plan: &RunPlan) -> Result<Mapping, Error> {
         let pages = self.pages;
         let kept = held.frames.len().saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
@@ -71,7 +71,7 @@ impl Builder<'_> {
                 return self.take(pages);
             }
         };
-        // Unwanted pages leave the pool while it has surplus, so they go first.
+        // Frees unwanted pages outside `with_pages`, which keeps freed surplus pages in the pool.
         held.give_back(others)?;
         let pool = self.pool.clone();
         let taken = lock.with_pages(&pool, 0, |_| {

@@ -1,7 +1,7 @@
-//! [`Promised`] owns huge pages that are promised to mappings and not zeroed.
+//! [`Promised`] owns untouched mappings, to which the kernel promises huge pages.
 //!
-//! Promised pages are *surplus*: a page leaves the pool when its promise or the process ends. The
-//! newest page leaves first, and a touch takes the newest page.
+//! The pages are *surplus*: when a mapping or the process ends, as many pages leave the pool, the
+//! newest first. A touch takes the newest page too.
 
 use std::io::ErrorKind;
 

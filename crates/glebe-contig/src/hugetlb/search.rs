@@ -3,10 +3,10 @@
 //! 1. take the pool's idle pages;
 //! 2. compact memory, if no free run is long enough;
 //! 3. add free pages of the longest runs ([`survey`](super::survey)) to the pool
-//!    ([`draw`](super::draw)); if the run is still missing, compact once and repeat this;
+//!    ([`draw`](super::draw)); if the run is still missing, compact, unless 2 did, and repeat 3;
 //! 4. split pages of the next larger size;
 //! 5. take the missing pages in the pool's order;
-//! 6. take ever more pages, if none may be chosen or idle pages are left.
+//! 6. take ever more pages, if 3 may not choose pages or the pool has idle pages left.
 //!
 //! Counts and frames are huge pages.
 
@@ -203,7 +203,7 @@ impl Builder<'_> {
             self.effort.note("no time for a compaction".to_owned());
             return false;
         }
-        // Compaction does not count, so that time is left to take the freed pages.
+        // The search's processor time excludes compaction, to leave time to take the freed pages.
         let compacted = self.effort.apart(compact_memory);
         self.effort.note(match &compacted {
             Ok(()) => "memory was compacted".to_owned(),

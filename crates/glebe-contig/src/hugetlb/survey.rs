@@ -1,7 +1,7 @@
 //! Finds entirely free huge pages, so that a pool can grow without moving pages.
 //!
 //! [`free_pages`] reads one frame of each huge page, and all frames only in long runs. Counts and
-//! frames are huge pages.
+//! numbers are in huge pages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,8 +19,8 @@ fn base_pages(size: PageSize) -> Pages {
     size.bytes().pages_down(page_size())
 }
 
-/// Searches the longest runs first for free huge pages that satisfy `may`, until one run has `run`
-/// pages and all together have `pages`, or `is_over`. Pages `in_hand` count as free, but are not
+/// Returns free huge pages that satisfy `may`. Searches the longest runs first, until `pages` are
+/// found, `run` of them in a row, or `is_over` is true. Pages `in_hand` count as free, but are not
 /// returned.
 pub(super) fn free_pages(
     frames: &Frames,

@@ -259,7 +259,7 @@ fn a_split_gives_contiguous_pages_and_all_are_given_back() {
         return;
     }
     let persistent = || [&small, &large].map(|pool| pool.counts().unwrap().persistent());
-    // The test may repeat, because programs that ignore the lock may change the pools.
+    // The test may repeat, because programs may ignore the lock.
     let is_kept = |_| {
         let lock = PoolLock::acquire().unwrap();
         let before = persistent();

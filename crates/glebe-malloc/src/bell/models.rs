@@ -1,7 +1,7 @@
 //! Checks the bell with the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
 //! The checker reports a keeper that nobody wakes as a deadlock. The last model must fail, because
-//! it reads the counters without adding zero.
+//! loads without adding zero can miss a free.
 
 use std::sync::Arc;
 

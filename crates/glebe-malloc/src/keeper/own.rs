@@ -1,8 +1,8 @@
 //! [`Own`] allocates the keeper's own objects outside the heap.
 //!
-//! In the heap, a second thread's first small object would take a chunk of 32 MiB, and larger
-//! objects would then need memory elsewhere: a fifth more in a heap of 100 MiB. A pool in zeroed
-//! static data has pieces of powers of two, with a free list for each size. malloc(3) serves other
+//! In the heap, the keeper's first small object would take a chunk of 32 MiB. The program's larger
+//! objects would then need other memory, a fifth more in a heap of 100 MiB. A pool in zeroed static
+//! data has pieces of powers of two, with a free list for each size. malloc(3) serves other
 //! threads, and objects that do not fit.
 //!
 //! # Safety
@@ -31,7 +31,7 @@ struct Bytes(UnsafeCell<[MaybeUninit<u8>; LEN]>);
 struct Lists {
     /// Bytes ever given out.
     used: Cell<usize>,
-    /// First free piece of each size; each holds the address of the next.
+    /// First free piece of each size; a free piece begins with the next piece's address.
     free: [Cell<*mut u8>; SIZES],
 }
 
@@ -70,7 +70,7 @@ fn is_of_pool(at: *mut u8) -> bool {
     at.addr().wrapping_sub(POOL.bytes.0.get().addr()) < LEN
 }
 
-// SAFETY: each piece has one owner, its size's length, and is aligned to its size or 4 KiB.
+// SAFETY: each piece has one owner, is long enough, and is aligned to its size or 4 KiB.
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let of_pool = if IS_KEEPER.get() { size_of(layout).and_then(take) } else { None };
@@ -121,7 +121,7 @@ mod tests {
         Layout::from_size_align(size, align).unwrap()
     }
 
-    /// Runs in a thread that becomes the keeper. Only this test may: the pool is shared.
+    /// Runs in a thread that becomes the keeper. No other test may use the pool.
     #[test]
     fn the_keeper_has_pieces_of_its_own_that_do_not_overlap_and_are_used_again() {
         let body = || {

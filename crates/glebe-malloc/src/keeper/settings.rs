@@ -1,4 +1,4 @@
-//! The keeper's settings, which hooks and the thread read. Set once, before use.
+//! [`set`] stores the keeper's settings once, before the heap and the keeper thread read them.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use glebe::Bytes;
 use crate::heap::Settings;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Default bytes to keep free below a limit; the policy keeps at most a quarter of the limit, or
-/// half while others' usage rises. Two processors that fault in huge pages use up this much in
-/// three turns of the keeper.
+/// Default bytes to keep free below a memory limit. [`Policy`] caps the margin at a quarter of the
+/// limit, or at half while others' usage rises. Two processors that fault in huge pages use up
+/// 256 MiB in three turns (periods) of the keeper thread.
 const MARGIN: Bytes = Bytes::mib(256);
 
 static AGE_MICROS: AtomicU64 = AtomicU64::new(0);

@@ -33,8 +33,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `body` with a keeper whose turns have no length, in its own thread, because a keeper gives
-/// up its thread's descriptors.
+/// Runs `body` in a new thread, because a keeper gives up its thread's descriptors. The keeper's
+/// turns have no length.
 fn with_keeper(body: impl FnOnce(&mut Keeper) + Send + 'static) {
     let run = move || {
         set(&Settings::DEFAULT);
@@ -164,7 +164,7 @@ fn use_up_but_one(space: &Space) {
     }
 }
 
-/// Returns a reading in a cgroup of 640 MiB: MiB used, and MiB of rise a second.
+/// Returns a reading of a cgroup that uses `used` of 640 MiB, and `rise` MiB more each second.
 fn reading(used: u64, rise: u64) -> Reading {
     let (limit, used, rise_a_second) = (Bytes::mib(640), Bytes::mib(used), Bytes::mib(rise));
     let pressure =

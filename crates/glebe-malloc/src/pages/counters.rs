@@ -1,8 +1,8 @@
 //! [`Counters`] has totals of slices that changed state, and of calls. Current numbers of slices
 //! are differences of totals.
 //!
-//! The counters only rise, so a concurrent reader's error never lasts. The totals of slices share a
-//! cache line.
+//! The counters only rise, so the error of a read ends with the concurrent changes. The totals of
+//! slices share a cache line.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -63,8 +63,8 @@ pub(crate) fn add(counter: &AtomicU64, slices: usize) {
 }
 
 impl Counters {
-    /// Returns the values, ordered with hooks. A later change of `freed` or `cold` sees the
-    /// caller's writes, and the caller sees the writes before an earlier change.
+    /// Returns the values. A hook that later adds to `freed` or `cold` sees the caller's writes,
+    /// and the caller sees what hooks wrote before earlier additions.
     #[must_use]
     pub fn settle(&self) -> Counted {
         self.freed.fetch_add(0, Ordering::AcqRel);

@@ -1,9 +1,9 @@
 //! Gives free memory back at once, and finds marked memory that the kernel took.
 //!
-//! [`Space::give_back`] gets an amount, and exceeds it by at most the rest of one unit. It takes
-//! free units first, from the top, because mimalloc takes from the bottom; then free slices of
-//! others. Lock: the right to claim slices, for one unit at a time or for a whole given range.
-//! Cost: some µs per dropped unit; 2 ms per GiB looked at. Source: madvise(2), mincore(2).
+//! [`Space::give_back`] takes wholly free units (2 MiB) first, from the top, because mimalloc takes
+//! from the bottom; then free slices (64 KiB) of other units. Lock: the right to claim slices, for
+//! one unit at a time or for a whole given range. Cost: some µs per dropped unit; 2 ms per GiB
+//! looked at. Source: madvise(2), mincore(2).
 //!
 //! # Safety
 //! System calls change only claimed slices, which no other thread touches or needs.
@@ -69,7 +69,7 @@ impl Which {
 }
 
 impl Space {
-    /// Tries to give back `asked` slices, and may give back slightly more.
+    /// Tries to give back `asked` slices, and may give back more, by less than a unit.
     pub fn give_back(&self, asked: usize, which: Which) -> Given {
         let mut given = Given::default();
         let opened = self.opened() / UNIT_SLICES;
@@ -89,7 +89,8 @@ impl Space {
         given
     }
 
-    /// Gives back the wholly free units among these, if nobody holds the right.
+    /// Gives back the wholly free units that `slices` overlaps, unless a thread holds the right to
+    /// claim slices.
     pub fn give_back_at(&self, slices: &Range<usize>) -> Given {
         let mut given = Given::default();
         let _blocked = Blocked::new();
@@ -146,15 +147,15 @@ impl Space {
         true
     }
 
-    /// Looks at marked memory. A marked slice without resident pages counts as lost, and is dropped
-    /// so that it reads as zeros: if a child shared its pages, the kernel did not mark them and may
-    /// have swapped them out.
+    /// Looks at marked memory, and drops each marked slice without resident pages as lost. Without
+    /// the drop, such a slice might not read as zeros: the kernel marks no pages that a child
+    /// shares, and may have swapped them out.
     pub fn look_at_volatile(&self) -> Left {
         self.look(|| Some(self.hold()))
     }
 
-    /// Looks without waiting, because in a signal handler the calling thread may hold the right.
-    /// While any thread holds the right, no slice is dropped.
+    /// Looks without waiting for the right to claim slices, which the calling thread may hold in a
+    /// signal handler. Drops no slice while any thread holds the right.
     pub fn peek_at_volatile(&self) -> Left {
         self.look(|| self.try_hold())
     }

@@ -1,9 +1,9 @@
 //! Marks memory that stayed free for some turns, so that the kernel may take it.
 //!
-//! Marking a part of a huge page splits it, so a unit waits until all of it is free. Without huge
-//! pages, runs of slices are marked. Memory that a child may share is dropped, because the kernel
-//! would keep it for the child. Lock: the right to claim slices, a unit at a time. Cost: some loads
-//! per unchanged unit, some µs per marked unit. Source: madvise(2).
+//! Marking a part of a huge page splits the page, so a unit (2 MiB) waits until all of it is free.
+//! Without huge pages, runs of slices (64 KiB) are marked. Memory that a child may share is
+//! dropped, because the kernel would keep it for the child. Lock: the right to claim slices, a unit
+//! at a time. Cost: some loads per unchanged unit, some µs per marked unit. Source: madvise(2).
 //!
 //! # Safety
 //! System calls change only claimed slices, which no other thread touches or needs.
@@ -27,11 +27,11 @@ pub struct Manner {
     pub age: u8,
     /// Units are huge pages.
     pub is_huge: bool,
-    /// No other process shared the memory at the last check; later forks are noticed.
+    /// No other process shared the memory at the last check; [`Space::shared`] shows later forks.
     pub is_alone: bool,
 }
 
-/// The result of a turn.
+/// The result of [`Space::mark`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
     /// Slices marked or dropped.

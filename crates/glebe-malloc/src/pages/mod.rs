@@ -1,9 +1,9 @@
 //! The page layer: which slices of a reservation are in use, and what happens to the free slices.
 //!
 //! A *slice* is 64 KiB, as in mimalloc; a *unit* is 2 MiB, a huge page. [`state`], [`mod@unit`] and
-//! [`right`] are the protocol, [`space`] the memory and its table, [`run`] the claim for system
-//! calls. [`mark`] and [`give_back`] make these calls; [`ration`] chooses huge pages. Nothing here
-//! allocates.
+//! [`right`] are the protocol between threads; [`space`] is the memory and its table. [`mark`] and
+//! [`give_back`] make system calls on slices that [`run`] claims. [`ration`] chooses huge pages.
+//! Nothing here allocates.
 
 pub mod counters;
 #[cfg(not(loom))]

@@ -1,15 +1,16 @@
-//! [`Ration`] is the number of units that may still get a huge page.
+//! [`Ration`] is the number of units (32 slices of 64 KiB) that may still get a huge page.
 //!
-//! A unit's first object brings its whole huge page into memory. Threads with a few objects of many
-//! sizes may touch only a quarter of their slices, so huge pages would fill a small limit with
-//! zeros. Units get huge pages while room is left for later base pages. The keeper's looks set the
-//! number; before the first look it is small. A unit that one object fills always gets a huge page.
+//! The first object in a huge page brings the whole page into memory. Threads with a few objects of
+//! many sizes may touch only a quarter of their slices, so untouched zeros would fill a small
+//! limit. Units get huge pages while room is left for later base pages. The keeper thread looks at
+//! the limit and sets the number, which is small at first. A unit that one object fills always gets
+//! a huge page.
 //!
-//! The choice is made when an unused unit comes into use. Counted units begin with base pages, so
-//! an early touch brings in no huge page. Source: madvise(2).
+//! `begin_unit` chooses. While units are counted, they start with base pages, so an early touch
+//! brings in no huge page. Source: madvise(2).
 //!
 //! # Safety
-//! The advice changes no contents.
+//! `madvise` for huge or base pages changes no contents.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -24,10 +25,10 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// Units are not counted.
 const ALL: u64 = u64::MAX;
-/// Maximum units before the first look. A heap of this size has a keeper.
+/// Maximum units before the keeper's first look. A heap of this size starts the keeper.
 const FIRST: u64 = (32 << 20) / UNIT as u64;
-/// Room left to base pages: a part of the limit (a shift), within bounds. `LEFT_MIN` also covers
-/// threads that touch one unit at the same time, because each briefly fills a huge page of its own.
+/// Room left to base pages: `limit >> LEFT_SHIFT`, within bounds. `LEFT_MIN` also covers an excess:
+/// threads that touch one unit at the same time each fill a huge page, and all but one are freed.
 const LEFT_SHIFT: u32 = 1;
 const LEFT_MIN: Bytes = Bytes::mib(256);
 const LEFT_MAX: Bytes = Bytes::gib(1);
@@ -43,7 +44,7 @@ impl Default for Ration {
 }
 
 impl Ration {
-    /// Begins to count, with few units. A keeper must follow, which sets the number.
+    /// Begins to count, with few units. A keeper must follow, because only a keeper adds units.
     pub(crate) fn begin(&self, limit: Option<Bytes>) {
         let units = limit.map_or(FIRST, |limit| units_in(limit, limit));
         self.0.store(units.min(FIRST), Ordering::Relaxed);
@@ -91,7 +92,7 @@ impl Space {
         let _kept = errno::keep();
         let (addr, bytes) = self.memory_of(nth * UNIT_SLICES, UNIT_SLICES);
         let advice = if has_one { Advice::HugePage } else { Advice::NoHugePage };
-        // SAFETY: the space's memory; contents stay.
+        // SAFETY: the range is the space's memory, and the advice changes no contents.
         if unsafe { try_advise(addr, Bytes::new(bytes as u64), advice) }.is_ok() {
             unit.set_base_pages(!has_one);
         }

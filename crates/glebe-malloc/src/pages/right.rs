@@ -7,11 +7,11 @@
 //! ```
 //!
 //! Ordering: a waiter adds one to `waiters` and zero to `rung`, checks its condition, and sleeps
-//! while `rung` stays. A thread that ends a call settles the slices, adds one to `rung`, and wakes
-//! if `waiters` is not zero. The later change of `rung` sees the earlier thread's writes: the
-//! settled slices, or the waiter.
+//! while `rung` stays. A thread that ends a system call settles the slices, adds one to `rung`, and
+//! wakes waiters if `waiters` is not zero. If the waiter's addition to `rung` is the later one, the
+//! waiter sees the settled slices; else the other thread sees the waiter.
 //!
-//! Nobody waits for a holder of another process, a thread that a raw clone(2) left behind. Lock:
+//! No thread waits for a holder in another process: a raw clone(2) left that holder behind. Lock:
 //! taken last; the holder neither allocates nor waits for another lock.
 
 use crate::sync::{wait, wake_all, AtomicU64, FutexWord, Ordering};
@@ -45,8 +45,8 @@ fn own() -> u64 {
 #[derive(Debug)]
 pub struct Held<'a> {
     right: &'a Right,
-    /// True if the last holder is not in this process. Its slices are still `Marking`, but no call
-    /// on them runs.
+    /// True if the last holder is not in this process. The holder's slices are still `Marking`, but
+    /// no system call on them runs.
     pub is_inherited: bool,
 }
 
@@ -100,7 +100,7 @@ impl Right {
         }
     }
 
-    /// Waits until `is_over` returns true. Checks it at first and after each ring.
+    /// Waits until `is_over` returns true. Checks `is_over` at first and after each `ring`.
     #[cold]
     pub fn wait_until(&self, mut is_over: impl FnMut() -> bool) {
         self.waiters.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! [`Run`] is consecutive slices, claimed for a system call.
+//! [`Run`] holds consecutive slices, claimed for a system call.
 //!
-//! Invariant: while a run exists, its slices are `Marking`, and nobody else touches them. Its drop
-//! restores their states, unless [`Run::settle`] chose others. A run is at most a unit. Cost: an
-//! exchange and a store per slice, and an addition.
+//! Invariant: while a run exists, its slices are `Marking`, and nobody else touches them. The run's
+//! drop restores their states, unless [`Run::settle`] chose others. Cost: an exchange and a store
+//! per slice, and an addition per run.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
-//! [`Space`] is a reservation of addresses with a table of its slices, which owners take and free.
+//! [`Space`] is reserved addresses with a table of their slices, 64 KiB each, to take and free.
 //!
-//! Invariants: slices below `opened` may be touched; a unit's word counts its slices in use, once
-//! changes are done. Lengths are in slices unless a name says bytes. Cost: an exchange or store per
-//! slice and some additions; a system call for each first use of 32 MiB. Lock: [`Right`], for
-//! system calls on memory.
+//! Invariants: slices below `opened` may be touched; between changes, the word of a [`Unit`] counts
+//! its slices in use. Lengths are in slices unless a name says bytes. Cost: an exchange or store
+//! per slice and some additions; a system call for each first use of 32 MiB. Lock: [`Right`], to
+//! claim slices for system calls.
 //!
 //! ```text
 //!   | slack | units of 2 MiB, reserved ...                  | this struct, units, states |
@@ -49,7 +49,7 @@ pub struct Space {
     turn: AtomicU8,
     right: Right,
     listed: AtomicU64,
-    /// 1 after a fork until no child is seen. Set before the fork gives up the right.
+    /// 1 from a fork, whose handler stores 1 before giving up `right`, until no child is seen.
     pub shared: AtomicU32,
     /// Decides which units get a huge page.
     pub ration: Ration,
@@ -220,7 +220,7 @@ impl Space {
             is_whole |= self.units[unit].free(ended);
             freed += usize::from(ended);
         }
-        // Ordered with a keeper that falls asleep: see `Bell`.
+        // AcqRel orders the addition with a keeper that falls asleep: see `Bell`.
         self.counters.freed.fetch_add(freed as u64, Ordering::AcqRel);
         is_whole
     }
@@ -240,7 +240,7 @@ impl Space {
     }
 
     /// Returns the number of slices marked and not dropped since, in any state. The kernel counts
-    /// them as page cache until it sees that they were written.
+    /// marked pages as page cache until reclaim finds them written.
     #[must_use]
     pub fn listed(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
@@ -259,8 +259,8 @@ impl Space {
         }
     }
 
-    /// Takes the right. Slices claimed by a thread that this process lacks become hot: no call on
-    /// them runs here.
+    /// Takes the right to claim. Slices that a parent's thread had claimed become hot, because no
+    /// call on them runs here.
     pub fn hold(&self) -> Held<'_> {
         let held = self.right.take();
         self.repair(&held);

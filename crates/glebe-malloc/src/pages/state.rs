@@ -1,9 +1,9 @@
-//! [`State`] is a byte with a slice's state, and all its changes.
+//! [`State`] is a byte with a slice's state. Its methods make all changes.
 //!
 //! ```text
 //!              take (one exchange)
 //!        +-------------+--------+----------+
-//!        v             |        |          |        claim and settle: with the right to mark alone
+//!        v             |        |          |        claim and settle: by the holder of `Right`
 //!      Live --free--> Hot    Volatile    Gone
 //!                      |        |          |
 //!                      +--claim-+----------+--> Marking --settle--> Hot, Volatile or Gone
@@ -11,10 +11,10 @@
 //! byte   0 Gone   1 Live   2 Marking   3 Volatile   128 + turn: Hot
 //! ```
 //!
-//! Gone: untouched or dropped, reads as zeros. Hot: freed in that turn of the keeper, contents
-//! kept. Volatile: the kernel may take it. Marking: a system call on it runs. A thread that wants
-//! the slice waits, because the call would hit memory in use. A live slice's bytes are its owner's:
-//! `take` acquires what `free` and `settle` released. Cost: an exchange or a store.
+//! Gone: untouched or dropped, reads as zeros. Hot: freed in that turn of the keeper thread,
+//! contents kept. Volatile: the kernel may take the memory. Marking: a system call on the slice
+//! runs, so a thread that wants the slice waits. Only its owner touches a live slice, because
+//! `take` acquires what `free` and `settle` released. Cost: an exchange or a store per change.
 
 use super::right::Right;
 use crate::sync::{AtomicU8, Ordering};
@@ -133,8 +133,8 @@ impl State {
         None
     }
 
-    /// Takes the slice after any call on it. If this process lacks the thread that made the call,
-    /// `repair` ends that thread's claims.
+    /// Takes the slice once no system call on it runs. `repair` ends the claims of a thread that
+    /// this process lacks.
     #[cold]
     pub fn take_after_call(&self, right: &Right, repair: impl Fn()) -> Slice {
         loop {
@@ -162,7 +162,7 @@ impl State {
     }
 
     /// Changes Marking to Hot, Volatile or Gone, by the thread that claimed the slice. The caller
-    /// rings the [`Right`] afterwards.
+    /// calls [`Right::ring`] afterwards.
     #[inline]
     pub fn settle(&self, now: Slice) {
         debug_assert!(!matches!(now, Slice::Live | Slice::Marking));

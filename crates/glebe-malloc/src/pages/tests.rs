@@ -245,7 +245,7 @@ fn what_the_kernel_took_is_found_and_counts_as_gone() {
     assert!(take(space, gone..gone + 1).is_zero() && is_all(space, gone..gone + 1, 0));
 }
 
-/// Imitates pages that could not be marked and were swapped out: absent, with their bytes.
+/// Imitates swapped-out pages that could not be marked: `lost` names them, but their bytes remain.
 #[test]
 fn what_is_lost_reads_as_zeros_wherever_its_bytes_are() {
     let space = space();

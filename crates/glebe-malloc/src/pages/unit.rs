@@ -1,7 +1,7 @@
-//! [`Unit`] is a summary of 32 slices for the keeper.
+//! [`Unit`] summarizes 32 slices (of 64 KiB) for the keeper, the thread that marks free slices.
 //!
 //! ```text
-//! word   frees so far, 24 bits, which come round | slices in use, 8 bits
+//! word   frees so far, 24 bits, wrapping | slices in use, 8 bits
 //! ```
 //!
 //! A thread that frees slices changes the word last, so a reader of the word sees these slices
@@ -14,9 +14,9 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Unit {
     word: AtomicU32,
-    /// Number of frees when the keeper last found no slice too young. Only the keeper uses it.
+    /// Number of frees when the keeper last found no slice too young to mark. For the keeper alone.
     pub(super) seen: AtomicU32,
-    /// A bit per slice: marked, and not dropped since. The right's holder changes it.
+    /// A bit per slice: marked, and not dropped since. Changed under the [right](super::right).
     pub(super) listed: AtomicU32,
     /// 1 after advice for base pages.
     base: AtomicU32,
@@ -55,8 +55,7 @@ impl Unit {
         was % Self::FREE == u32::from(slices)
     }
 
-    /// Returns the slices in use, and the frees so far. A reader that sees a free sees its slices
-    /// freed.
+    /// Returns the number of slices in use, and the number of frees so far.
     pub(super) fn get(&self) -> (u32, u32) {
         let word = self.word.load(Ordering::Acquire);
         (word % Self::FREE, word / Self::FREE)

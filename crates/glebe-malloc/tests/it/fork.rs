@@ -1,5 +1,6 @@
-//! Forks a process whose heap has a keeper and other threads. Both sides keep their memory, the
-//! child gets a keeper once its heap is large, and nobody waits for a thread that the child lacks.
+//! Forks a process whose heap has a keeper (the thread that marks free memory). Parent and child
+//! keep their memory, the child gets a keeper once its heap is large, and the child waits for no
+//! thread that it lacks.
 #![allow(unsafe_code)] // Safety: children touch objects of their own, and end by _exit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,13 +31,13 @@ fn in_child(make: impl Fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> libc
 }
 
 fn fork() -> libc::pid_t {
-    // SAFETY: the child uses the kernel and the heap, whose steps ran.
+    // SAFETY: the child uses only the kernel and the heap, whose atfork handlers run.
     unsafe { libc::fork() }
 }
 
 /// Makes a child that the C library does not know.
 fn clone() -> libc::pid_t {
-    // SAFETY: a fork without steps; the child uses the kernel and the heap.
+    // SAFETY: the child uses only the kernel and the heap, which detects such forks.
     unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t }
 }
 
@@ -163,7 +164,7 @@ fn a_child_outgrows_what_it_inherited() {
     assert!(ended_well(child));
 }
 
-/// A child without steps could not start a keeper safely, and must not report its parent's.
+/// A child of a raw clone(2) cannot safely start a keeper thread, and must not report its parent's.
 #[test]
 fn a_child_without_steps_has_no_keeper() {
     glebe_testing::alone!();

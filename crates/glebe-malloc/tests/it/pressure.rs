@@ -46,7 +46,7 @@ impl Player {
         Self { child, told: BufReader::new(told), tell }
     }
 
-    /// Waits for a word of the child; false if it ends first.
+    /// Waits until the child says `word`. Returns false if the child ends first.
     fn says(&mut self, word: &str) -> bool {
         let mut line = String::new();
         while self.told.read_line(&mut line).is_ok_and(|len| len > 0) {

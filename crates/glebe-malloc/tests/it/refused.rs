@@ -1,4 +1,4 @@
-//! Tests refusals of the kernel, by seccomp filters: to mark, to drop, to make accessible.
+//! Tests calls that seccomp filters refuse: marking memory, dropping it, and making it accessible.
 #![allow(unsafe_code)] // Safety: each call is on memory of this process, or installs a filter.
 
 use glebe::internal::sys::errno;
@@ -59,7 +59,7 @@ fn marking_is_refused(number: i32) {
     }
     free_all(objects(200, OBJECT));
     assert!(comes(|| heap::counts().refused > 0), "{:?}", heap::counts());
-    // Refused calls are not repeated, once the keeper has seen all that was freed.
+    // The keeper thread repeats no refused call after it has seen all frees.
     assert!(
         comes(|| {
             let before = heap::counts();

@@ -14,8 +14,7 @@ pub fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
     merged
 }
 
-/// Adds an extent that starts at or after the last one's start. Joins both if they overlap or
-/// touch.
+/// Adds `next`, which must not start before the last extent. Joins extents that overlap or touch.
 pub fn push(extents: &mut Vec<Extent>, next: Extent) {
     match extents.last_mut() {
         Some(last) if next.start() <= last.end() => {

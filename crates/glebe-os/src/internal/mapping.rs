@@ -39,7 +39,7 @@ pub use gathered::Stretch;
 pub use reserved::Reserved;
 pub use window::Window;
 
-/// `Visibility` says whether a forked child and a core dump get the bytes too.
+/// Says whether a forked child and a core dump get the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visibility {
     pub in_child: bool,

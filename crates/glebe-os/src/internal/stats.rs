@@ -82,8 +82,8 @@ macro_rules! texts {
 
 pub use crate::texts;
 
-/// Defines a part's `Stats`, `Counts` and `Counter`. Each row ends with its meaning. `labels`
-/// become fields that no text shows.
+/// Defines `Stats`, `Counts` and `Counter`. Each row ends with its meaning. `labels` become fields
+/// that the texts of `Stats` omit.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! statistics {
@@ -313,8 +313,7 @@ impl Latency {
         self.buckets[..end].iter().sum()
     }
 
-    /// Returns nanoseconds that a share `q` (0 to 1) of durations did not exceed, at most an eighth
-    /// too many.
+    /// Returns the quantile `q` (0 to 1) in nanoseconds, at most an eighth too long.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (self.count() as f64 * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;

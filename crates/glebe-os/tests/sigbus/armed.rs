@@ -39,7 +39,7 @@ impl Armed {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         };
-        // SAFETY: this value owns descriptor and mapping, and the arrays have the kernel's layout.
+        // SAFETY: descriptor and mapping are new, and the arrays have the kernel's layout.
         unsafe {
             let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY);
             if fd < 0 {

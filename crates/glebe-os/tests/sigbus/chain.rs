@@ -212,7 +212,7 @@ fn what_was_sent_is_nobodys_touch() {
     set(full as *const () as usize, libc::SA_SIGINFO);
     let Some(armed) = Armed::empty(1) else { return };
     let _watch = watch(armed.range());
-    // SAFETY: the signals go to this thread, one with a user's code, others with kernel codes.
+    // SAFETY: all signals go to this thread. `raise` sends a user's code, the loop kernel codes.
     unsafe {
         libc::raise(libc::SIGBUS);
         assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_TKILL));

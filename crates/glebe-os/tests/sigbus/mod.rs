@@ -1,4 +1,4 @@
-//! Tests accesses to lost pages, which a callback refills or passes on.
+//! Tests accesses to lost pages. A callback refills the page, or passes the signal on.
 //!
 //! A process never removes its handler. So tests that install another handler first, or die of a
 //! signal, run in their own process.

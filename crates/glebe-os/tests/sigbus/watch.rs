@@ -256,7 +256,7 @@ fn no_handler_uses_a_watch_that_was_removed() {
     assert!(!AFTER_END.load(SeqCst));
 }
 
-/// The child has no thread in a callback, so a removal there must not wait.
+/// The child lacks the thread in the callback, so the child's drop of a watch must not wait.
 #[test]
 fn a_child_does_not_wait_for_its_parents_handlers() {
     glebe_testing::alone!();

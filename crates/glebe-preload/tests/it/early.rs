@@ -8,8 +8,8 @@ use crate::built::{compile, has, library, preloaded, run, stderr, stdout};
 
 const ALL: [&str; 4] = ["", "pages=off", "huge=off", "thread=off,stats=/dev/null"];
 
-/// One copy of the library is preloaded in front of the allocator; the program is linked with
-/// another.
+/// Preloads one copy of `early.c`'s library in front of the allocator, and links the program with a
+/// second copy.
 #[test]
 fn constructors_and_destructors_of_others_allocate() {
     if !has("cc") {
@@ -34,7 +34,7 @@ fn constructors_and_destructors_of_others_allocate() {
     for options in ALL {
         let mut command = preloaded(&program, options);
         let all = format!("{}:{}", front.display(), library().display());
-        // Locking populates all of mimalloc's own reservation, so it is 32 MiB, not 1 GiB.
+        // Locking populates mimalloc's whole reservation, so the test lowers 1 GiB to 32 MiB.
         let reserve = ("MIMALLOC_ARENA_RESERVE", "32768");
         // Makes mimalloc give memory back at once, which the kernel refuses for locked memory.
         command.env("MIMALLOC_PURGE_DELAY", "0");
@@ -85,8 +85,8 @@ fn what_stands_in_for_the_allocators_calls_may_allocate() {
     }
 }
 
-/// An environment variable makes the loader resolve all symbols at the start or write a report, or
-/// the C library check its heap.
+/// Each variable changes the start: the loader resolves all symbols or writes a report, or the C
+/// library checks its heap.
 #[test]
 fn the_loader_calls_before_anything_has_begun() {
     if !has("cc") {

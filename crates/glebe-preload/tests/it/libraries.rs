@@ -22,7 +22,7 @@ pub fn folder() -> &'static Path {
 fn build() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder of cargo's");
     let mut build = Command::new(env!("CARGO"));
-    // Selects glebe-cli too, because the features of shared packages depend on the selection.
+    // Selects glebe-cli, as `make build` does, because cargo unifies features over the selection.
     build.args(["build", "-p", "glebe-c", "-p", "glebe-cli", "-p", "glebe-preload", "--lib"]);
     build.args(["--message-format=json", "--target-dir"]).arg(target);
     build.args(glebe::internal::sys::FAULTS.then_some("--features=glebe/faults"));

@@ -21,7 +21,7 @@ fn every_form_from_cpp() {
     operators(&["-std=c++17"]);
 }
 
-/// The program replaces some operators, which the library's other operators must call.
+/// The program defines two operators, which the preloaded library's other operators must call.
 #[test]
 fn operators_of_the_programs_own() {
     operators(&["-std=c++17", "-DOWN", "-Wno-sized-deallocation"]);

@@ -2,13 +2,13 @@
 //!
 //! A long value is a run of pages from index 0 of an object of the library's page cache. A value of
 //! up to half a page is an object of the pool that all caches of a reserve share
-//! ([`small`](super::small)), so that one page holds many. Blocks or other values may take any page
-//! without a notice: the call that misses a page removes the entry. A put that makes the list long
-//! removes all entries whose pool object or first page is lost.
+//! ([`small`](super::small)), so that many values share a page. The reserve's blocks or other
+//! values may take any page silently, so a call that misses a page removes the entry. A put to a
+//! long list removes all entries whose pool object or first page is lost.
 //!
 //! A put removes the old entry, copies the bytes in, and lists the new entry, so one thread at a
-//! time writes an object. A get copies without the lock and looks again: the bytes are one value
-//! only if the same put is still listed.
+//! time writes an object. A get copies without the lock, so it then checks that the same put is
+//! still listed.
 //!
 //! Lock: the list's, during a look, a change, or a walk over all entries.
 
@@ -23,8 +23,8 @@ use glebe::zpool::Handle;
 use super::small::Small;
 use crate::Result;
 
-/// A put of more than 1/512 of the reserve's pages first asks how many are idle, which looks at
-/// each granule of the reserve.
+/// A put of more than 1/512 of the reserve's pages first counts idle pages. Smaller puts do not,
+/// because the count looks at each granule of the reserve.
 const PAGES_PER_LOOK: u64 = 512;
 
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ struct List {
 }
 
 impl List {
-    /// Returns the last form if `form` is equal, else a copy of `form`.
+    /// Returns `form`, which rebuilds an array. Shares the last array's form if both are equal.
     fn form(&mut self, form: &[u8]) -> Arc<[u8]> {
         match &self.form {
             Some(last) if **last == *form => Arc::clone(last),
@@ -122,8 +122,8 @@ impl Shared {
         }
     }
 
-    /// Copies a value in, over the pages of `old` if it has any. Returns `None` if the value is not
-    /// kept. No other bytes of `old` remain.
+    /// Stores `value`, over the pages of `old` if both are long, and frees the other bytes of
+    /// `old`. Returns `None` if the value is not kept.
     fn store(&self, value: &[u8], put: u64, old: Option<Entry>) -> Result<Option<Place>> {
         let number = match &old {
             Some(Entry { place: Place::Pages(number), .. }) => *number,
@@ -146,15 +146,15 @@ impl Shared {
         Ok(place)
     }
 
-    /// Keeps all pages or none. Does not try a value longer than all memory outside of blocks: it
-    /// would evict all other values before it is refused.
+    /// Keeps all pages or none. Refuses a value longer than all memory outside of the reserve's
+    /// blocks, because a try would evict all other values in vain.
     fn store_run(&self, object: u64, value: &[u8]) -> Result<bool> {
         let pages = value.len().div_ceil(page_bytes()) as u64;
         Ok(self.has_room(pages) && self.pages.put_run(object, 0, value)? == Put::Stored)
     }
 
-    /// Returns true if there may be room. Reads statistics only for a long value, whose copy costs
-    /// more than they do.
+    /// Returns true if there may be room. Reads statistics only for a long value, because its copy
+    /// costs more than the statistics.
     fn has_room(&self, pages: u64) -> bool {
         if pages <= self.reserve.len().get() / PAGES_PER_LOOK {
             return true;

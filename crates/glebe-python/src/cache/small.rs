@@ -1,9 +1,9 @@
-//! [`Small`]: values of up to half a page, many on one page of the reserve.
+//! [`Small`] stores values of up to half a page, many to a page.
 //!
-//! Owns one pool of objects for all caches of a reserve. New objects are in at most [`STAGED_MAX`]
-//! bytes of ordinary memory, which no block takes. Older objects are on idle pages of the reserve,
-//! and vanish with these pages. A read returns a whole object or nothing: the pool checks the
-//! page's owner before and after the copy.
+//! All caches of a reserve share one pool of objects. New objects are in at most [`STAGED_MAX`]
+//! bytes of ordinary memory. Older objects are on idle pages of the reserve, and vanish when a
+//! block takes these pages. A read returns a whole object or nothing, because the pool checks the
+//! page's use before and after the copy.
 
 use std::sync::OnceLock;
 

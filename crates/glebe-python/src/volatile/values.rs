@@ -1,6 +1,6 @@
 //! `Values`: results by number in volatile memory, the base of `glebe.volatile.volatile_cache`.
 //!
-//! The kernel cannot take a result while a [`Value`] of it, a read-only buffer, exists.
+//! The kernel cannot take a result that has a [`Value`], a read-only buffer.
 //!
 //! # Safety
 //! A pinned value stays until its lease ends.
@@ -27,8 +27,8 @@ use crate::{numbers, Failure, Result};
 #[pyclass(frozen, module = "glebe._glebe")]
 pub(crate) struct Values {
     values: Arc<guards::Values>,
-    /// Calls that found a result, and calls that did not. Without the GIL, Python would lose
-    /// counts.
+    /// Calls that found a result, and calls that did not. Python's `+=` would lose counts without
+    /// the GIL.
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -56,11 +56,11 @@ impl Values {
         value.map(Value::new)
     }
 
-    /// Copies `result` in and returns it as a value. Without room for it, returns a value that
+    /// Copies `result` into the cache and returns it as a value. Without room, returns a value that
     /// `get` will not find.
     ///
     /// Raises `MemoryError` if ordinary memory for the result is short, `ValueError` if the result
-    /// is longer than the addresses of the cache.
+    /// exceeds the cache's address range.
     fn keep(&self, py: Python<'_>, number: u64, result: &Bound<'_, PyAny>) -> Result<Value> {
         let given = Given::new(result)?;
         let bytes = given.bytes();

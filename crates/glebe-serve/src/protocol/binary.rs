@@ -1,4 +1,4 @@
-//! [`Request`] is a request of the binary protocol. The server refuses it in the same protocol.
+//! [`Request`] is a request of memcached's binary protocol. The server refuses every such request.
 //!
 //! ```text
 //! byte      0     1        2    4       5     6          8     12      16
@@ -6,7 +6,7 @@
 //! answer    0x81  command  key  extras  type  status     body  opaque  cas
 //! ```
 //!
-//! Numbers are big endian. `key`, `extras` and `body` are lengths in bytes. Source: memcached's
+//! Numbers are big endian. `key`, `extras` and `body` are lengths in bytes. Source:
 //! protocol_binary.h.
 
 /// Bytes of a request before its body.

@@ -19,7 +19,7 @@ use tokens::Tokens;
 pub const KEY_MAX: usize = 250;
 /// Maximum bytes of a line with its end, unless the line asks for keys.
 pub const LINE_MAX: usize = 2048;
-/// The caller handles a longer line of keys before its end arrives.
+/// Bytes above which an incomplete line of keys is returned as [`Line::Keys`].
 pub const KEYS_PIECE: usize = 16 << 10;
 
 /// Answer to a malformed line.

@@ -3,7 +3,7 @@
 use super::tokens::{time, unsigned, unsigned_32, Tokens};
 use super::{Command, Verb, BAD_DELTA, BAD_EXPTIME, BAD_FORMAT, KEY_MAX, UNKNOWN};
 
-/// Maximum bytes of a value. A greater length is malformed, so nothing is skipped.
+/// Maximum bytes of a value. The parser refuses a greater length and skips no value.
 const SKIPPED_MAX: u64 = i32::MAX as u64 - 2;
 
 /// Parses a classic command. A malformed line with `noreply` gets no answer, except after `get` and
@@ -41,7 +41,7 @@ fn command<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
         b"shutdown" => Command::Shutdown,
         b"debugtime" | b"cache_memlimit" | b"slabs" | b"lru" | b"lru_crawler" | b"watch"
         | b"extstore" | b"misbehave" => Command::Other { line, noreply: is_noreply(tokens) },
-        // The rest of an HTTP request, or a value, would be taken for commands.
+        // Ends the connection: the rest of an HTTP request, or a value, would pass for commands.
         _ if is_http(tokens) || is_noreply(tokens) => Command::Lost,
         _ => Command::wrong(UNKNOWN),
     }

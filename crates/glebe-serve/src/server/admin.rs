@@ -1,5 +1,5 @@
-//! Handles administration commands. Commands on memcached's slabs and LRU lists are answered, but
-//! only listings have an effect.
+//! Handles administration commands. Commands on memcached's slabs and LRU lists are answered
+//! without effect, except that `lru_crawler` lists keys.
 
 use super::answer::line;
 use super::execute::Hands;

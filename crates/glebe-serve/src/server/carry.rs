@@ -8,8 +8,8 @@ use super::execute::{Hands, Next, ANSWERS_MAX};
 use super::worker::READ;
 use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
-/// A command that needs more input bytes is charged for them. It has a value, because an incomplete
-/// line never needs so many bytes.
+/// Maximum input bytes that a command may need without a charge. An incomplete line never needs
+/// more.
 const CHARGED: usize = KEYS_PIECE + 1;
 /// Maximum connections of a worker that wait for other connections' values, each at most for
 /// `PATIENCE`.
@@ -26,9 +26,9 @@ pub(super) enum Fate {
     Ends,
 }
 
-/// Examines the bytes after a malformed value with `noreply`. Returns the length of an empty line,
-/// which ends the value; 0 for a command; or `None` for other bytes, because the client would take
-/// their error for the answer to its next command.
+/// Returns the number of bytes to skip after a malformed value with `noreply`: an empty line, which
+/// ends the value, or 0 before a command. Returns `None` before other bytes, because the client
+/// would take their error for its next answer.
 fn clear_up(rest: &[u8]) -> Option<usize> {
     match protocol::line(rest) {
         Line::Whole(b"", used) => Some(used),

@@ -1,7 +1,8 @@
 //! [`Conn`] is a connection with its input that is not yet executed and its unsent answers.
 //!
-//! An idle connection has no buffers. While a connection has unsent answers, the worker reads from
-//! it only the rest of a line of keys. A worker limits the sum of [`Conn::kept`].
+//! An idle connection has no buffers. While answers are unsent, the worker reads only the rest of a
+//! line of keys, which the client may send before reading. A worker limits the sum of
+//! [`Conn::kept`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};

@@ -1,5 +1,6 @@
 //! [`Counters`] counts a worker's commands, bytes and closed connections. Only the worker's thread
-//! adds; any thread may read or reset. `large_` counters count commands on large items again.
+//! adds; any thread may read or reset. A command on a large item also counts in a `large_`
+//! counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -28,7 +28,7 @@ pub(super) enum Next {
     /// Send the answers, then go on with a line of keys. The first number is where the words before
     /// the keys end, the second where the remaining keys start.
     Keys(usize, usize),
-    /// The next bytes are a command, or else the rest of a malformed value.
+    /// Find out whether a command or the rest of a malformed value follows.
     Doubt(usize),
     /// Send this listing, then execute the next command.
     List(usize, Dump),
@@ -67,7 +67,7 @@ impl Hands<'_> {
             return self.get(input, keys, (cas, touch), used, out);
         }
         let Some(used) = used else {
-            // A line of keys is malformed, and its end has not arrived.
+            // The malformed line has no end yet to skip to, so the connection ends.
             line(out, protocol::BAD_FORMAT);
             return Next::Close;
         };
@@ -197,8 +197,8 @@ impl Hands<'_> {
     }
 
     /// Appends the values of `keys`. `how` says whether CAS numbers are wanted, and the new expiry
-    /// time. `used` is `None` for an incomplete line, whose last key is left because it may
-    /// continue.
+    /// time. If the line is incomplete, `used` is `None` and the last key waits, because it may be
+    /// cut off.
     fn get(
         &mut self,
         input: &[u8],
@@ -223,7 +223,8 @@ impl Hands<'_> {
             let (key, others) = rest.split_at(end);
             rest = others;
             if used.is_none() && others.iter().all(|byte| *byte == b' ') {
-                // A piece with a single key is mostly blanks, so the connection ends.
+                // A long piece of a line with a single key is mostly blanks, so the connection
+                // ends.
                 return if at > first { Next::Keys(first, at) } else { Next::Close };
             }
             self.get_one(key, how, out);

@@ -1,5 +1,5 @@
-//! Executes the meta commands that read, and formats meta answers. Answers have the flags in the
-//! order sent.
+//! Executes memcached's meta commands that read, and formats meta answers. Answers have the flags
+//! in the order sent.
 
 mod change;
 

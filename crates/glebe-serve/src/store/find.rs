@@ -1,8 +1,8 @@
 //! Finds and reads items.
 //!
 //! A reader copies a small item, or the first page of a large one, under the shard's lock, and the
-//! other pages without the lock. If one of these is missing, the item was replaced or lost. The
-//! reader looks again, and removes a lost item.
+//! other pages without the lock. If another page is missing, a writer replaced the item, or first
+//! class recalled the page. The reader then reads the new item, or removes the lost one.
 
 use super::item::HEAD;
 use super::log::Spot;
@@ -97,8 +97,7 @@ impl Store {
         whole: bool,
         room: &mut Room,
     ) -> Option<Found> {
-        // If the item's key is longer, only its start is copied, but the length shows that the key
-        // differs.
+        // Copies only the start of a key longer than `key`; its length shows that the keys differ.
         let most = if whole { usize::MAX } else { HEAD + key.len() };
         let mut at = shard.find(hash, None)?;
         loop {
@@ -130,9 +129,9 @@ impl Store {
         }
     }
 
-    /// Reads an item. Calls `head` with the item, and true if this reader must renew the item.
-    /// `head` may append to `out`, and returns true to have the value appended. Returns `None` for
-    /// a miss, with `out` unchanged.
+    /// Reads an item. Passes `head` the item, true if this reader must renew the item, and `out`,
+    /// to which `head` may append. If `head` returns true, appends the value. Returns `None` for a
+    /// miss, with `out` unchanged.
     pub fn get(
         &self,
         key: &[u8],

@@ -1,25 +1,25 @@
 //! Lists items in pieces, so that no lock is held for long.
 //!
-//! A [`Place`] is a hash and not an index, because entries move and the index grows meanwhile. An
-//! item that exists during the whole listing is listed once.
+//! A [`Place`] holds a hash, because entries move and the index grows during a listing. An item
+//! that exists during the whole listing is listed once.
 
 use super::item::HEAD;
 use super::shard::FLUSHED;
 use super::{Found, Room, Store};
 use crate::protocol::KEY_MAX;
 
-/// Places of the index that one call examines.
+/// Positions of the index that one call examines.
 const PLACES: usize = 256;
 
 /// The position of a listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     shard: usize,
-    /// Least upper hash half of the entries that are not listed yet.
+    /// Lower bound of the upper 32 hash bits of entries not yet listed.
     from: u64,
 }
 
-/// Flags: true to list small items, true to list large items.
+/// Whether to list small items, and whether to list large items.
 pub type Classes = [bool; 2];
 
 impl Store {

@@ -6,8 +6,8 @@
 //! item is written before it is published, so a reader sees all of it or nothing. An item that a
 //! recall took is a miss, and does not count as evicted.
 //!
-//! Items, the gaps between them and the index count against the limit, in bytes. A tick measures
-//! them; the store adds changes in between. Shards evict in turn, each by its own CLOCK.
+//! Items, gaps between items, and the index count against the limit, in bytes. [`Store::tick`]
+//! measures their sum; the store adds later changes. Shards evict in turn, each by its own CLOCK.
 
 mod alter;
 mod change;
@@ -41,8 +41,8 @@ use shard::Shard;
 
 /// Maximum number of shards, a power of two.
 const SHARDS_MAX: u64 = 32;
-/// The logs' heads, which are in ordinary memory, take at most the limit divided by this, or one
-/// segment.
+/// The logs' heads, which are in ordinary memory, take at most the limit divided by this, but at
+/// least one segment.
 const BYTES_PER_HEAD: u64 = 64;
 
 /// Limits of a store.

@@ -1,7 +1,7 @@
 //! Allocates and frees items' memory.
 //!
-//! Storing an item makes room first. Shards evict in turn: small items by segments, large ones
-//! singly, in proportion to the bytes of each kind.
+//! Storing an item makes room first. Each shard in turn evicts a segment of small items or a large
+//! item, in proportion to the bytes of each kind.
 
 use std::sync::atomic::Ordering;
 
@@ -13,8 +13,8 @@ use super::{count, Head, Refused, Room, Store};
 /// Maximum attempts to get pages. The first `PATIENCE` attempts evict nothing.
 pub(super) const TRIES: u32 = 64;
 const PATIENCE: u32 = 4;
-/// Storing an item frees no more after this many segments beyond the bytes of the item. If a recall
-/// lowered the limit by more, later stores and the next tick free the rest.
+/// Maximum segments that storing an item frees beyond the item's bytes. If a recall lowered the
+/// limit by more, later stores and the next tick free the rest.
 const FREED_MAX: u64 = 4;
 /// Maximum quarters of a recycled segment that are kept.
 const KEPT_QUARTERS: usize = 3;
@@ -60,8 +60,8 @@ impl Store {
         Err(self.no_memory(item))
     }
 
-    /// Evicts at least `pages` pages, if it can, after attempt `nth` failed within the limit. After
-    /// the first attempts it evicts nothing.
+    /// Evicts at least `pages` pages, if it can, after attempt `nth` failed within the limit. The
+    /// first attempts evict nothing.
     #[cold]
     fn free_pages(&self, nth: u32, pages: u64, room: &mut Room) {
         let mut freed = if nth < PATIENCE { pages } else { 0 };
@@ -141,8 +141,8 @@ impl Store {
         self.large_items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Makes room for `bytes`, but stops when it has freed `bytes` and [`FREED_MAX`] segments.
-    /// Returns false if nothing more can be freed.
+    /// Makes room for `bytes`, but stops after freeing `bytes` plus [`FREED_MAX`] segments. Returns
+    /// false if nothing more can be freed.
     #[inline]
     fn make_room(&self, bytes: usize, room: &mut Room) -> bool {
         let most = bytes as u64 + FREED_MAX * segment_bytes(self.memory.page()) as u64;

@@ -1,23 +1,23 @@
 //! [`Shard`] is a part of a store: an index of 20 bytes per entry, and the small items' log.
 //!
 //! ```text
-//! place   64  of a small item its spot; of a large one its number (46) and pages - 1 (18);
+//! place   64  small item: its spot in the log; large item: its number (46), pages - 1 (18);
 //!             0: no entry
-//! hash    63  of the key, by a secret seed: its upper half decides where the entry is;
-//!             in the lowest bit, whether the item has an end
-//! access  32  when it was last read, in seconds (25), the clock (2), FLUSHED, TOKEN, STALE,
+//! hash    63  the key's hash with a secret seed; the upper half decides the entry's home
+//!          1  the item can expire
+//! access  32  time of the last read, in seconds (25), CLOCK count (2), FLUSHED, TOKEN, STALE,
 //!             FETCHED, LARGE
 //! ```
 //!
-//! Open addressing: an entry is at its hash's home or behind it, with no empty place between. A
-//! removal moves later entries up. The index grows by half when seven eighths are full. Readers
-//! compare keys, which are in the items. A `set` may replace an entry with an equal hash without
-//! comparing keys. If the keys differ, about once in 10^12 stores, the older item is lost. The
-//! caller holds the lock.
+//! The index uses open addressing: an entry is at its home or behind it, with no empty place
+//! between. A removal moves later entries up. The index grows by half when seven eighths are full.
+//! Readers compare keys, which are in the items. A `set` may replace an entry with an equal hash
+//! without comparing keys. If the keys differ, about once in 10^12 stores, the older item is lost.
+//! The caller holds the shard's lock.
 //!
-//! A new entry has the time of its store. Eviction: CLOCK with a count per item ("the clock"),
-//! which reads raise and the passing CLOCK hand lowers. The hand meets small items in log order,
-//! large ones in hash order.
+//! A new entry has the time of its store. The CLOCK hand evicts items whose count is 0: reads raise
+//! the count, and the passing hand lowers it. The hand meets small items in log order, large ones
+//! in hash order.
 
 use super::log::Log;
 
@@ -29,7 +29,7 @@ pub(super) const STALE: u32 = 4;
 pub(super) const TOKEN: u32 = 8;
 /// `flush_all` dropped the item. The store frees the item when it next finds it.
 pub(super) const FLUSHED: u32 = 16;
-/// Bit of `hash`: the item has an end, so it can expire.
+/// Bit of `hash`: the item can expire.
 const HAS_END: u64 = 1;
 const CLOCK_AT: u32 = 5;
 const CLOCK_MAX: u32 = 3;
@@ -148,7 +148,7 @@ impl Shard {
         }
     }
 
-    /// Returns the index of the first entry with this hash, or of the next one after `from`.
+    /// Returns the index of the first entry with this hash, after `from` if given.
     pub(super) fn find(&self, hash: u64, from: Option<usize>) -> Option<usize> {
         let mut at = from.map_or_else(|| self.home(hash), |from| self.next(from));
         loop {

@@ -20,11 +20,11 @@ pub struct Held {
     pub items: u64,
     /// Large items.
     pub large_items: u64,
-    /// Bytes of heads, keys and values. Small items are rounded up to 8, large ones to whole pages.
+    /// Bytes of items (head, key and value), each rounded up to 8 bytes, or to pages if large.
     pub bytes: u64,
     /// Bytes of large items' pages.
     pub large_bytes: u64,
-    /// Bytes of small items' segments, with gaps and the logs' heads.
+    /// Bytes of small items' segments, including gaps and segments being written.
     pub segment_bytes: u64,
     /// Bytes that count against the limit.
     pub used: u64,

@@ -137,7 +137,7 @@ fn where_nobody_knows_what_comes_next_the_connection_ends_without_a_word() {
         let request = format!("{request}\r\n");
         assert_eq!(heard(&server, request.as_bytes()), "", "{request}");
     }
-    // After the announced bytes and two more, only empty lines are left.
+    // The server skips the announced bytes, two more and empty lines, and stays connected.
     for request in ["set k 0 0 2 noreply\r\nabc\r\n", "set k 0 0 2 noreply\r\nabcd"] {
         assert_eq!(heard(&server, request.as_bytes()), r"MN\r\n", "{request}");
     }

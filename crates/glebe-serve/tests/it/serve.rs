@@ -108,7 +108,8 @@ fn a_line_of_keys_may_be_of_any_length() {
         }
     }
     dialogue(&mut stream, &format!("get {}k\n", " ".repeat(9000)), "END\n");
-    // An overlong key is reported last. A line without a complete key ends the connection.
+    // The error for an overlong key follows the values. An endless space or key ends the
+    // connection.
     let some = (0..9000).map(key).collect::<Vec<_>>().join(" ");
     let found = [0, 1, 3000].map(|n| format!("VALUE {} 0 1\nv\n", key(n))).concat();
     let long = format!("get {some} {}\n", "k".repeat(300));

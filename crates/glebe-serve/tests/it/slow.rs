@@ -109,7 +109,7 @@ fn values_that_do_not_come_to_their_end_have_a_limit_in_sum() {
     let mut honest = server.connect();
     let value = "x".repeat(LEN);
     let part = format!("set k 0 0 {LEN}\r\n{}", &value[1..]);
-    // An eighth of the memory, less a quarter for answers, less the store's own bytes.
+    // The limit is an eighth of the memory, less 16 MiB for answers and the store's own bytes.
     let most = 47 << 20;
     let sending: Vec<TcpStream> = (0..1300)
         .map(|_| {
@@ -161,7 +161,7 @@ fn the_whole_server_is_within_its_memory() {
     let sending: Vec<UnixStream> = ask(&path, 150, &format!("set s 0 0 {LEN}\r\n"))
         .into_iter()
         .map(|mut stream| {
-            // The server does not read from connections that wait for others' values.
+            // A write could block, because the server reads only as many values as it has room for.
             stream.set_nonblocking(true).expect("a socket");
             let mut rest = value.as_bytes();
             for _ in 0..20 {

@@ -65,7 +65,7 @@ impl Random {
 }
 
 /// Fills the whole words of `bytes` with a version of `name`, so that [`version`] detects other
-/// bytes. The first word is the version; the others are 0 only by chance.
+/// bytes. The first word is the version; the others are hashes, so zeros are detected too.
 pub fn fill(bytes: &mut [u8], name: u64, version: u64) {
     for (at, word) in bytes.chunks_exact_mut(WORD).enumerate() {
         word.copy_from_slice(&word_of(name, version, at).to_ne_bytes());

@@ -29,7 +29,7 @@ extern "C" fn count(_: libc::c_int) {
 }
 
 impl Signals {
-    /// Sends each other thread a signal about every `every`, also threads that start later.
+    /// Sends a signal to all other threads, also later ones, about once per `every`.
     pub fn start(every: Duration) -> Self {
         handle(libc::SA_RESTART);
         EVERY_US.store(every.as_micros() as i64, Ordering::Relaxed);

@@ -86,10 +86,9 @@ pub(super) fn fits<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], min: L
     where_so::<B>(|i| usable(start[i], len[i], mask) >= min)
 }
 
-/// Returns the positions of an extent from its first multiple of `mask + 1` on; 0 if it has none.
+/// Returns the length of an extent from its first multiple of `mask + 1` on; 0 without a multiple.
 ///
-/// The result never grows with a larger alignment, a later start before the same end, or an earlier
-/// end after the same start.
+/// A larger alignment, a later start or an earlier end never gives a longer result.
 #[inline(always)]
 pub(super) fn usable<L: Lane>(start: L, len: L, mask: L) -> L {
     len.minus(start.pad(mask))

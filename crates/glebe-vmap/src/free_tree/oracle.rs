@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::{Classes, FreeTree, FreeTreeError};
 use glebe_os::extent::Extent;
 
-/// The reference model of a free tree.
+/// Reference model of a free tree.
 #[derive(Debug)]
 pub struct Oracle {
     span: Extent,
@@ -264,7 +264,7 @@ impl Bytes<'_> {
         let (coarse, fine) = (u64::from(self.next()), self.next());
         let step = (span.len() / 256).max(1);
         let near = span.start().saturating_add(step.saturating_mul(coarse % 256));
-        // Half of all positions are not shifted, so that extents of different calls touch.
+        // Half of all positions are at whole `step`s, so that extents of different calls touch.
         match fine {
             0..=127 => near.min(span.end() - 1),
             128..=191 => near.saturating_sub(u64::from(fine - 128)),

@@ -68,7 +68,7 @@ impl Numbers {
     }
 }
 
-/// Returns a bound on the nodes that a search visits: six paths.
+/// Returns a bound on the nodes that a search visits: six paths from the root.
 fn search_max(extents: usize, min: usize) -> u64 {
     6 * levels_max(extents, min)
 }
@@ -418,8 +418,8 @@ fn a_call_takes_few_nodes_however_the_tree_grew() {
 
 #[test]
 fn a_key_stays_below_its_leaf_when_the_extent_before_is_cut() {
-    // Extents grow past the first key of the next leaf; a cut then makes them start behind that
-    // key.
+    // Extents grow past the next leaf's first key. Cutting an extent's front then moves its start
+    // behind that key.
     let span = extent(0, 1 << 12);
     for classes in [Classes::All, Classes::None] {
         let mut tree = FreeTree::deep(span, 1 << 11, classes);

@@ -13,8 +13,8 @@
 //!  len    [ l0 | l1 | .. |  0  ]   [ l0 | l1 | .. ]     first, unused ones filled as shown
 //! ```
 //!
-//! Lane `i` of row `c` is the most positions that one extent below child `i` has from its first
-//! multiple of the alignment of class `c` on. A request for this alignment fits below the child if
+//! Lane `i` of row `c` is the most positions that one extent below child `i` has from the extent's
+//! first multiple of class `c`'s alignment on. A request for this alignment fits below the child if
 //! the lane is at least the request's length, so a search goes back up only where a lane is too
 //! large. Another alignment uses the next smaller class, and the leaf tests the real need.
 //!
@@ -26,12 +26,12 @@
 //!   the first start below it.
 //! - Every node but the root has at least [`Tree::MIN`] lanes, an inner root two. So storage
 //!   suffices for `limit` extents, and no split can fail.
-//! - A lane of a row is the maximum below its child. Above a few leaves, all classes but the first
-//!   may still count vanished extents (see [`maxima`]).
+//! - A lane of a row is the maximum below its child. Above the few leaves that [`maxima`] notes,
+//!   rows after the first may still count vanished extents.
 //!
 //! # Cost
 //!
-//! A search reads about height + 1 nodes, 5 for 10^6 extents. A tree of few extents skips all this
+//! A search reads about height + 1 nodes, 5 for 10^6 extents. A tree of few extents is one leaf
 //! (see [`few`]). A large tree asks for huge pages, because with base pages each cache line also
 //! costs a read of page tables.
 //!
@@ -56,7 +56,7 @@ use maxima::{Stale, GROUP};
 
 const LEVELS: usize = 17;
 
-/// Log2 of the most multiples that the largest class's alignment has below the end.
+/// Log2 of the most positions that are multiples of the largest class's alignment.
 const FEW_MULTIPLES_LOG: usize = 4;
 
 /// Maximum number of classes: each has one bit in a word.
@@ -99,7 +99,7 @@ fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
 }
 
 /// A `Path` holds the inner node at each level and the lane taken there. Pass a path by reference,
-/// because copying bytes just written is slow.
+/// because a copy of bytes just stored stalls.
 ///
 /// A path of an earlier call saves a descent if it leads to the right leaf.
 #[derive(Clone, Debug)]
@@ -257,7 +257,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// Alignments beyond the last position have only the multiple 0, so the mask may be capped.
+    /// `L::of` may cap the mask: an alignment beyond the last position has only the multiple 0.
     pub(super) fn mask(align: u64) -> L {
         L::of(align - 1)
     }

@@ -1,7 +1,7 @@
-//! Builds values, in their places or in ordinary memory. Holds no lock while a builder runs.
+//! Builds values in the cache's region or in ordinary memory. Holds no lock while a builder runs.
 //!
 //! # Safety
-//! A place is lent unmarked to its item's builder, and to no other thread.
+//! A builder gets an unmarked part of the region that no other thread uses.
 #![allow(unsafe_code)]
 
 use std::hash::Hash;

@@ -1,9 +1,9 @@
-//! The bytes of a place in the region, as values.
+//! Lends an item's *place*, its pages in the region, as values.
 //!
 //! # Safety
-//! Only whole, unmarked places inside the region are lent, each of one item. Only the builder uses
-//! a building item's place, and nobody writes to a pinned item's place. Threads mark only moving
-//! items' places, and drops change only marked pages.
+//! A lent place is inside the region, unmarked and of one item. Only its builder uses an item that
+//! is being built, and nobody writes to a pinned item. Threads mark no such items, and drops change
+//! only marked pages.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -41,7 +41,8 @@ pub(super) unsafe fn lend_zeroed<V: Pod, T>(
     build: impl FnOnce(&mut [V]) -> T,
 ) -> T {
     let start = start::<V>(region, place, count);
-    // SAFETY: inside the region, aligned, used by no other thread; zeros are valid plain data.
+    // SAFETY: `start` checked bounds and alignment; no other thread uses the values; zeros are
+    // valid plain data.
     let values = unsafe {
         ptr::write_bytes(start, 0, count);
         slice::from_raw_parts_mut(start, count)
@@ -49,13 +50,11 @@ pub(super) unsafe fn lend_zeroed<V: Pod, T>(
     build(values)
 }
 
-/// Returns the values of a place.
-///
 /// # Safety
 /// The item was built with `count` values of this type, and is pinned while the slice exists.
 #[inline]
 pub(super) unsafe fn values<V: Pod>(region: &Region, place: Extent, count: usize) -> &[V] {
     let start = start::<V>(region, place, count);
-    // SAFETY: inside the region, aligned and built; no thread writes a pinned item.
+    // SAFETY: `start` checked bounds and alignment; no thread writes a built, pinned item.
     unsafe { slice::from_raw_parts(start, count) }
 }

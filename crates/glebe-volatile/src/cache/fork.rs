@@ -4,7 +4,7 @@
 //! building or moving. Pins of other threads remain.
 //!
 //! # Safety
-//! The pointers beside the static guards keep their locks alive. The forking thread makes and drops
+//! A `HeldTable` keeps the mutex of its `'static` guard alive. The forking thread makes and drops
 //! the guards, and only one fork runs at a time.
 #![allow(unsafe_code)]
 

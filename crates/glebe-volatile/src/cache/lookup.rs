@@ -1,5 +1,5 @@
-//! Lookups: a hit unmarks a marked item and pins it; a miss builds or returns nothing. A thread
-//! waits for a moving or building item without the cache's lock.
+//! Looks up keys. A hit unmarks and pins the item; a miss builds or returns nothing. A thread waits
+//! for another thread's build or move without the cache's lock.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -59,9 +59,9 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     }
 
     /// Returns the pinned entry of a key, or builds its value: `build` gets `count` zeros. If
-    /// several threads miss a key, one builds and the others wait. If the cache cannot keep the
-    /// value (no room, or [`refills`](super::CacheOptions::refills) forbid it now), builds it in
-    /// ordinary memory. An existing entry keeps its length, whatever `count` is.
+    /// several threads miss a key, one builds and the others wait. Builds in ordinary memory if the
+    /// cache has no room or [`refills`](super::CacheOptions::refills) are withheld. An existing
+    /// entry keeps its length.
     ///
     /// A builder may use the cache, except for its own key. If the builder fails or panics, a
     /// waiting thread builds.

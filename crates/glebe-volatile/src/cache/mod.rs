@@ -48,7 +48,7 @@ use table::{Id, Table};
 /// | what you have | what to use |
 /// |---|---|
 /// | values that can be built again, found by a key | a `Cache` |
-/// | these, built once for several processes | a [`SharedCache`](super::SharedCache) |
+/// | such values, built once for several processes | a [`SharedCache`](super::SharedCache) |
 /// | a large buffer whose single pages may be repaired | a [`Region`] |
 /// | memory of a file that several processes use | [`Shared`](super::Shared) |
 /// | values that cannot be built again, or not in time | ordinary memory |
@@ -65,13 +65,13 @@ use table::{Id, Table};
 /// };
 /// let entry = squares.get_or_build(1000, 1000, build)?;
 /// assert_eq!(entry[12], 144);
-/// drop(entry); // From here on the kernel may take it, once others were asked for.
+/// drop(entry); // The kernel may take the value once the program uses others.
 /// assert!(squares.get(&1000).is_none_or(|entry| entry[12] == 144));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A child of fork(2) has a copy. A child of clone(2) without the C library finds and keeps
-/// nothing.
+/// A child of fork(2) has a copy. In a child of clone(2) without the C library, a cache stays
+/// empty.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     /// Dropped first, because forks find the table through this entry.

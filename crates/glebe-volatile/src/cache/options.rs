@@ -19,8 +19,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_vmap::free_tree::{Classes, FreeTree};
 
-/// By default, one in this many bytes of the addresses or of a lower cap is hot, at most
-/// [`HOT_MOST`].
+/// `hot` is by default the smaller of cap and addresses, over `HOT_SHARE`, at most [`HOT_MOST`].
 const HOT_SHARE: u64 = 8;
 const HOT_MOST: Bytes = Bytes::mib(32);
 
@@ -55,12 +54,12 @@ impl<K, V> CacheOptions<K, V> {
     }
 
     /// Sets how many bytes of the last used, unpinned entries stay unmarked, so the kernel cannot
-    /// take them. Default: an eighth of the addresses or of a lower cap, at most 32 MiB.
+    /// take them. Default: an eighth of the smaller of cap and `addresses`, at most 32 MiB.
     pub fn hot(self, hot: Bytes) -> Self {
         Self { hot: Some(hot), ..self }
     }
 
-    /// Sets the permission to keep built values. Default: always.
+    /// Lets `refills` forbid the cache to keep built values. Default: never.
     pub fn refills(self, refills: Refills) -> Self {
         Self { refills, ..self }
     }

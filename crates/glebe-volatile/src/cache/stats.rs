@@ -33,8 +33,8 @@ statistics! {
 }
 
 impl Stats {
-    /// Checks that misses = told + built + handed + failed + refused, which holds while no call is
-    /// under way.
+    /// Checks that misses = told + built + handed + failed + refused, which holds while no call
+    /// runs.
     ///
     /// # Errors
     /// Returns the values if not.

@@ -1,14 +1,14 @@
-//! [`Table`]: the entries of a cache, their places and states. Calls no region. Unit: base pages of
-//! the region. Lock: the cache's.
+//! [`Table`] records the places and states of a cache's items, and calls no region. Unit: base
+//! pages. Lock: the cache's.
 //!
 //! ```text
 //! Building --> Safe --> Moving --> Marked --> Moving --> Safe or Building
 //! ```
 //!
 //! Invariants: a key leads to at most one item. Places do not overlap. A free place was never used
-//! or is marked, except if the kernel refused a mark, and for some after a fork
-//! ([`Table::follow_fork`]). Only safe items are pinned. A safe item without pins is *young*: in
-//! the queue exactly once. A moving item belongs to one thread, which waits for no other item.
+//! or is marked, unless the kernel refused the mark or [`Table::follow_fork`] freed the place. Only
+//! safe items are pinned. A safe item without pins is *young*: in the queue exactly once. A moving
+//! item belongs to one thread, which waits for no other item.
 
 mod waits;
 
@@ -295,8 +295,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
             }
             let Some(gone) = self.first_to_go() else { return room };
             if let Some(place) = self.take_out(gone).place {
-                // A new item of the place unmarks it before use, so the late drop of `left_over`
-                // spares it.
+                // The caller's later drop of `left_over` spares a new item, which unmarks its place
+                // first.
                 self.put_back(place);
                 room.left_over.push(place);
             }

@@ -26,7 +26,7 @@ fn ledger() -> Arc<Ledger> {
     Arc::new(Ledger::new(marked().0))
 }
 
-/// Unlocks after a kill too, because the kernel releases a killed purger's lock.
+/// Unlocks after a kill too, as the kernel does for a killed purger.
 fn purge(ledger: &Ledger, killed: Killed) {
     if !ledger.try_lock() {
         return;
@@ -173,8 +173,8 @@ fn a_pin_that_is_counted_late_keeps_nothing() {
     });
 }
 
-/// If a purge were one step, a thread that finishes it for a killed purger would mistake a later
-/// pin for an earlier one.
+/// If a purge were one step, a thread that finishes a killed purger's work would mistake a pin
+/// after the punch for an earlier pin.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_purge_in_one_step_cannot_be_finished() {

@@ -1,23 +1,17 @@
 //! [`Guard`] resolves touches of pages that the file lacks, in the SIGBUS handler.
 //!
 //! Another process may cut an unsealed file, or its file system may be full. The handler then maps
-//! zeros over the missing pages, and the ledger stays *broken*: calls fail.
+//! zeros over the missing pages, and the ledger stays *broken*: calls fail. A sealed file without
+//! `sigbus` has no handler.
 //!
 //! With `SharedOptions::sigbus`, a touch of missing data raises SIGBUS. The handler gives a page to
 //! a granule that is unmarked or pinned by this process; it passes other touches to the program.
-//! The guard also counts this process's pins outside the file. If the guard counts a pin of a
-//! marked granule and the file does not, another process changed the file, and the ledger becomes
-//! broken.
-//!
-//! ```text
-//! own count of a granule   process, 32 bits | pins, 32 bits: 0 pins for another process
-//! ```
-//!
-//! A sealed file without `sigbus` has no handler.
+//! The guard also counts this process's pins outside the file. If only the guard counts a pin of a
+//! marked granule, another process changed the file, and the ledger becomes broken.
 //!
 //! # Safety
-//! The handler uses `Watched`. The watches are dropped before `Watched` and wait for handlers. Only
-//! atomics and racing copies access the pages that zeros replace.
+//! `Watched` outlives the watches, whose drop waits for running handlers. Only atomics and racing
+//! copies access the pages that zeros replace.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -46,6 +40,7 @@ struct Watched {
     data: Option<Range<usize>>,
     uffd: MappedWord,
     holder: MappedWord,
+    /// Pins of each granule (lower 32 bits), void unless the upper bits are this process's ID.
     pinned: Box<[MappedWord]>,
 }
 
@@ -89,8 +84,8 @@ impl Guard {
         Ok(Self { _watches: watches, watched, sigbus })
     }
 
-    /// Arms SIGBUS on touches of missing data, if the options ask for it. If threads of a forked
-    /// child join at once, the kernel refuses all but one (EBUSY).
+    /// Makes touches of missing data raise SIGBUS, if `sigbus` is set. Fails with EBUSY if another
+    /// thread of a forked child was first.
     pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
         let Some(data) = self.watched.data.as_ref().filter(|_| self.sigbus) else {
             return Ok(joined);

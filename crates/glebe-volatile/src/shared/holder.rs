@@ -1,11 +1,11 @@
-//! [`Membership`]: this process's holder number in the file.
+//! [`Membership`] is this process's holder number in the file.
 //!
-//! A *holder* is a number with a table of pins and a lock byte, which a mapping of its process
-//! keeps locked. A process joins by taking the lowest free number. If there is no holder, it first
-//! unmarks every word. The join lock excludes other joins.
+//! A *holder* is a number with a table of pins and a lock byte. Its process locks the byte by a
+//! mapping, so the lock ends with the process. A process joins by taking the lowest free number. A
+//! process that finds no holder first unmarks every word. The join lock excludes other joins.
 //!
-//! A forked child joins anew in its first call. If several of its threads join at once, all but one
-//! leave again. The child leaks the parent's `Joined`.
+//! A forked child joins anew in its first call. If several threads join at once, one join stays.
+//! The child leaks the parent's `Joined`.
 //!
 //! # Safety
 //! `current` points to a box that only the drop of `Membership` frees, and is null only then.
@@ -160,7 +160,6 @@ fn join_locked(ledger: &Ledger) -> Result<Joined, Error> {
         }
         let tied = Tied::try_take(ledger.file().as_file(), Layout::holder_lock(holder))?;
         let Some(tied) = tied else { continue };
-        // Clears the counts that the number's previous process left.
         ledger.clear_table(holder)?;
         let process = std::process::id();
         let since = uptime::micros();

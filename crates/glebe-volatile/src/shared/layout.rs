@@ -3,18 +3,17 @@
 //! ```text
 //! header    one page: words of 64 bits, in this machine's byte order
 //!   0 magic | 1 version | 2 page | 3 granule | 4 granules | 5 holders | 6 data at | 7 total
-//!   8 quota | 9 clock | 10 purged | 11 purges | 32.. of each holder: process
-//!   160.. of each holder: when it joined
+//!   8 quota | 9 clock | 10 purged | 11 purges | 32.. process of each holder
+//!   160.. join time of each holder
 //! words     one per granule (`word`)
 //! tables    one per holder, whole pages: 16 bits per granule, four to a word (`protocol`)
-//! fence     an allocated page, then a hole: a search for state ends here, not in the data
+//! fence     an allocated page, then a hole: SEEK_DATA and SEEK_HOLE end here, not in the data
 //! data      from a multiple of the granule and of the page; or elsewhere (`store`)
 //! locks     bytes that do not exist: join, purge, purger, one per holder
 //! ```
 //!
-//! Unit: bytes. The file is sparse. A process reads the header once, and accepts only offsets that
-//! follow from the header's numbers, so no later write by another process becomes an offset or a
-//! length.
+//! Unit: bytes. The file is sparse. A process reads the header once and checks it, so no later
+//! write by another process becomes an offset or a length.
 
 use crate::Error;
 use glebe_os::internal::sys::page_size;
@@ -29,7 +28,7 @@ const JOINED_AT: u64 = HOLDERS_AT + HOLDERS_MAX as u64;
 pub(super) const NO_QUOTA: u64 = u64::MAX;
 pub(super) const HOLDERS_MAX: u32 = 128;
 const LOCKS_AT: u64 = 1 << 62;
-/// Limit of the bytes before the data: each process keeps one bit per page there.
+/// Highest offset of the data, because each process keeps one bit per page before the data.
 const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
 const _: () = assert!((JOINED_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);
@@ -42,9 +41,9 @@ pub(super) enum Field {
     Clock,
     PurgedBytes,
     Purges,
-    /// Process number of a holder, a hint; 0 if its table is unused.
+    /// Process number in the holder's PID namespace; 0 if the holder's table is unused.
     Process(u32),
-    /// Join time in microseconds, to distinguish processes that had one holder number.
+    /// Join time in microseconds, which distinguishes successive processes of a holder number.
     Joined(u32),
 }
 

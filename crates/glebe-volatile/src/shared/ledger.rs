@@ -1,8 +1,9 @@
-//! [`Ledger`]: the mapped state of a shared file: header, words and counts.
+//! [`Ledger`] maps the state in a shared file: header, words and counts.
 //!
 //! `touch` allocates a page before a write, so that a full file system causes an error and not
-//! SIGBUS. A reader of counts first asks the file if they lie in a hole, which a read would fill.
-//! Indices and lengths come only from the layout; words may hold anything. No lock.
+//! SIGBUS. A reader of counts first asks the file for holes, because a read would fill a hole.
+//! Indices and lengths come only from the layout, because another process may corrupt words. No
+//! lock.
 //!
 //! # Safety
 //! A reference to a word points to an aligned place in the mapping, which lives as long as the
@@ -95,7 +96,7 @@ impl Ledger {
         assert!(offset % WORD == 0 && offset < data.len().get(), "a word at {offset:#x}");
         let at = data.as_ptr().wrapping_add(offset as usize);
         // SAFETY: the word is inside the mapping, which begins at a page and outlives the
-        // reference. Only atomics and racing copies access it.
+        // reference. Only atomics and racing copies access the word.
         unsafe { &*at.cast::<MappedWord>() }
     }
 
@@ -124,7 +125,7 @@ impl Ledger {
         self.field(Field::Process(holder)).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns true if a table may count a pin of a granule. A hole counts no pins.
+    /// Returns true if the holder's table may count a pin of the granule; a hole counts none.
     pub(crate) fn has_counts(&self, holder: u32, index: u64) -> Result<bool, OsError> {
         let page = self.layout.counts_at(holder, index) / self.layout.page;
         if self.is_backed(page) {

@@ -3,7 +3,7 @@
 //! The creator writes the magic last, so that nobody opens an unfinished file.
 //!
 //! # Safety
-//! The caller of [`SharedOptions::over`] keeps its memory mapped.
+//! The caller of [`SharedOptions::over`] keeps the memory mapped.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -62,8 +62,8 @@ impl SharedOptions {
 
     /// Makes a touch of a lost, marked page without a pin raise SIGBUS in this process. Default:
     /// the touch finds zeros. Needs userfaultfd. System calls on missing pages then fail with
-    /// EFAULT. A file with this option, or without seals, installs glebe's SIGBUS handler in front
-    /// of the program's.
+    /// EFAULT. glebe's SIGBUS handler precedes the program's, as for unsealed files, which other
+    /// processes may cut.
     pub fn sigbus(self, sigbus: bool) -> Self {
         Self { sigbus, ..self }
     }

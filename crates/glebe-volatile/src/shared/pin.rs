@@ -59,8 +59,8 @@ impl<'a> Pin<'a> {
             match try_pin(ledger, holder, index) {
                 Tried::Pinned { word, is_first } => {
                     if let Some(Err(error)) = is_first.then(|| self.joined.charge(layout.quota)) {
-                        // Another thread's pin, made meanwhile, was not charged; this charge then
-                        // stays for that pin.
+                        // If another thread pinned the granule meanwhile without a charge, this
+                        // charge stays for its pin.
                         self.joined.charge_beyond(layout.quota);
                         if unpin(ledger, holder, index) {
                             self.joined.discharge(layout.quota);
@@ -80,7 +80,7 @@ impl<'a> Pin<'a> {
         }
     }
 
-    /// Allocates pinned granules, so that no touch of them lacks memory.
+    /// Allocates pinned granules, so that no touch lacks memory.
     #[cold]
     fn populate(&self, absent: Extent) -> Result<(), Error> {
         let ledger = self.shared.ledger();
@@ -100,13 +100,13 @@ impl<'a> Pin<'a> {
         Bytes::new((self.end - self.start) * self.shared.granule().get())
     }
 
-    /// Returns the pages, from the start of the data, that the pin found lost.
+    /// Returns the pages that the pin found lost, numbered from the data's start.
     #[must_use = "the contents of these pages are gone"]
     pub fn lost(&self) -> &Purged {
         &self.lost
     }
 
-    /// Ends the losses. Lost granules that are marked then count as just marked.
+    /// Declares that lost granules are valid again. If marked, they count as just marked.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Truncated`], [`Error::PurgeUnderWay`], [`Error::Os`].

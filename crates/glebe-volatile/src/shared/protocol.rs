@@ -4,7 +4,7 @@
 //! *purger* claims the word, then looks at the tables. All four steps are sequentially consistent,
 //! so at least one sees the other: the pinner removes its count and waits, or the purger ends its
 //! claim. Without a pin the purger dooms the granule, whose bytes may then be freed. The next owner
-//! of a dead process's table clears its counts before it pins.
+//! of a dead process's table first clears the counts.
 //!
 //! Lock: [`claim`] and [`finish`] need the purge lock.
 
@@ -92,7 +92,7 @@ pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     Ok(false)
 }
 
-/// Frees doomed granules and claimed ones without pins, also those of a killed purger. Returns how
+/// Frees granules that are doomed, or claimed without pins, even by a killed purger. Returns how
 /// many.
 pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> {
     let mut doomed = Vec::new();
@@ -115,7 +115,8 @@ pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> 
     Ok(gone)
 }
 
-/// Dooms a claimed granule without pins; unclaims a pinned one. Returns true if it is doomed.
+/// Dooms a claimed granule without pins, or ends a pinned one's claim. Returns true if the granule
+/// is doomed.
 fn is_doomed(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     let at = ledger.word(index);
     let word = Word(at.load(Ordering::SeqCst));

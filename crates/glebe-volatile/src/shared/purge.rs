@@ -1,8 +1,7 @@
-//! Purges: the choice of granules, and the lock that admits one purger at a time.
+//! [`PurgeLock`] locks a byte of the file, so that only one purger chooses and frees granules.
 //!
-//! A purge scans the words in allocated pages, O(granules), and frees adjacent granules by one
-//! call. If the kernel refuses, the words are restored. Unit: granules. Lock: [`PurgeLock`], a byte
-//! of the file.
+//! A purge scans the granules' words, except holes, in O(granules). One call frees adjacent
+//! granules; if the kernel refuses, the purge restores their words. Unit: granules.
 
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! [`Purger`] looks at a file that other processes use, and purges it. A purger does not join, so
-//! it does not prolong marks. File contents are hints, never an offset or a length.
+//! [`Purger`] looks at a file that other processes use, and purges it. A purger is no user, so
+//! marks end when all users leave. Only the checked header's contents become offsets and lengths.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -47,7 +47,8 @@ pub struct Holder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Look {
-    /// Bytes of each priority that a purge could free; 0 without users.
+    /// Bytes of each priority that a purge could free; 0 without users, because marks end with the
+    /// last user.
     pub marked_bytes: [Bytes; Priority::COUNT],
     /// Lowest key of each priority; its granule is purged first. Keys are comparable between files.
     pub oldest: [Option<u64>; Priority::COUNT],
@@ -55,7 +56,7 @@ pub struct Look {
     pub pinned_bytes: Bytes,
     /// Processes that use the file now, once per `Shared`.
     pub holders: Vec<Holder>,
-    /// Pin quota of each [`Shared`](super::Shared) in bytes, if limited.
+    /// Pin quota of each [`Shared`](super::Shared), if limited.
     pub quota: Option<Bytes>,
     /// Bytes freed by purges since the file was made.
     pub purged: Bytes,
@@ -114,13 +115,13 @@ impl Purger {
         self.ledger.file().as_file().as_fd()
     }
 
-    /// Returns the length of the data in bytes.
+    /// Returns the length of the data.
     #[must_use]
     pub fn len(&self) -> Bytes {
         self.ledger.layout().len()
     }
 
-    /// Returns the bytes of a granule, the unit of purges.
+    /// Returns the length of a granule, the unit of purges.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         Bytes::new(self.ledger.layout().granule)

@@ -1,7 +1,7 @@
 //! [`Shared`]: the mapped data of a shared file, and the calls on it.
 //!
 //! Ranges are bytes in whole granules; runs of lost pages are base pages. Each change of a granule
-//! is one exchange of its word.
+//! is one exchange of its state, a [`Word`].
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -141,8 +141,8 @@ impl Shared {
         Word(self.ledger.word(index).load(Ordering::SeqCst))
     }
 
-    /// Unmarks granules. Returns the lost pages that were neither returned by an unmark nor
-    /// restored. Of several concurrent unmarks, at least one returns each loss.
+    /// Unmarks granules. Returns the lost pages that no unmark returned and no pin restored. At
+    /// least one of several concurrent unmarks returns each loss.
     ///
     /// # Errors
     /// As [`Shared::mark`]. The next unmark then returns the losses.

@@ -1,8 +1,8 @@
 //! Sheds granules for a reclaimer, the oldest of a priority first.
 //!
-//! [`Queue`] keeps the first candidates of one priority between sheds, because a scan of all words
-//! is O(granules). A purge checks each word again. Times are of the machine's clock; granules of
-//! [`Order::Lifo`](super::Order::Lifo) have negative times, so they count as oldest. Lock: the
+//! [`Queue`] keeps the first candidates of one priority between sheds, because a scan reads every
+//! granule's [`Word`]. A purge checks each word again. Times are of the machine's clock; granules
+//! of [`Order::Lifo`](super::Order::Lifo) have negative times, and count as oldest. Lock: the
 //! queue's, before the purge lock.
 
 use std::collections::VecDeque;
@@ -196,7 +196,7 @@ impl Shed for Purger {
         self.taken.release(holder);
     }
 
-    /// The look at the file may be old.
+    /// Answers from the last look at the file, for up to [`REST_MAX`] after it.
     fn sheddable(&self) -> [Bytes; Priority::COUNT] {
         let (queue, begin) = (&mut *lock(&self.queue), Instant::now());
         let rest = (queue.took * REST).min(REST_MAX);
@@ -205,7 +205,7 @@ impl Shed for Purger {
         }
         queue.forget();
         let look = self.look().unwrap_or_default();
-        // Limits the bytes, because words may claim more memory than the file has.
+        // The file's memory limits the sum, because granules' words may claim more.
         let mut there = self.ledger().file().allocated().unwrap_or(Bytes::ZERO);
         queue.sheddable = look.marked_bytes.map(|marked| {
             let marked = marked.min(there);

@@ -1,11 +1,11 @@
-//! [`Store`] says where the data is: in the file after the state, or in the caller's shared memory.
+//! [`Store`] says where the data is: at an offset in the file, or in the caller's shared memory.
 //!
 //! Unit: bytes of the data, whole pages. MADV_REMOVE frees memory for every process that maps it.
-//! mincore(2) misses swapped-out pages, and so does [`Store::data`].
+//! [`Store::data`] misses swapped-out pages of [`Store::Memory`], as mincore(2) does.
 //!
 //! # Safety
-//! The caller of `SharedOptions::over` keeps its memory mapped while the store exists. The ledger's
-//! words decide which bytes may be lost.
+//! The caller of `SharedOptions::over` keeps its memory mapped while the store exists. The
+//! granules' words decide which bytes may be lost.
 #![allow(unsafe_code)]
 
 use glebe_os::error::OsError;

@@ -37,8 +37,8 @@ pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result
     Ok(())
 }
 
-/// Changes the word when no purge of the granule is under way. Returns the word before, or the word
-/// that `with` refused.
+/// Waits for the end of a purge of the granule, then changes the word. Returns the old word, even
+/// if `with` refused.
 pub(super) fn change_idle(
     ledger: &Ledger,
     index: u64,

@@ -144,7 +144,7 @@ impl Word {
         Self(self.0 | PRESENT)
     }
 
-    /// Ends the loss. A marked word gets a new time, and keeps priority and order.
+    /// Ends the loss. A marked word gets `time`.
     pub(crate) fn restored(self, time: u64) -> Self {
         let renewed = self.with_key(Key::new(self.key().order(), time), self.priority());
         Self(if self.is_marked() { renewed.0 } else { self.0 } & !LOST)

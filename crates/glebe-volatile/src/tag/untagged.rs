@@ -1,16 +1,16 @@
-//! [`Tag`] marks long runs without tags, so that it touches none of their words.
+//! [`Tag`] marks long runs without tags, so that it touches none of their pages.
 //!
-//! `MADV_FREE` clears the accessed and dirty bits. In a virtual machine, setting them at the next
-//! touch takes longer than the rest of an unmark. So an unmark looks for losses in the page tables:
-//! holes and shared pages of zeros. `MADV_POPULATE_WRITE` makes the other pages dirty, which keeps
-//! them. The thread's count of page faults shows whether the call filled a page freed since the
-//! look.
+//! `MADV_FREE` clears the accessed and dirty bits. In a virtual machine, setting the bits at the
+//! next touch takes longer than the rest of an unmark. So an unmark looks for losses in the page
+//! tables: holes and shared pages of zeros. `MADV_POPULATE_WRITE` keeps the other pages by making
+//! them dirty. The thread's count of page faults shows whether the call filled a page freed since
+//! the look.
 //!
-//! If the count changed or a call is refused, the unmark reads each page. An exchange of a nonzero
-//! word for itself keeps the page. A page of zeros counts as lost.
+//! If the count changed or a call is refused, the unmark keeps each page by exchanging a nonzero
+//! word for itself. A page of zeros counts as lost.
 //!
 //! A write to a lost page goes unseen, so only a region's own memory is marked without tags. The
-//! kernel must have `PAGEMAP_SCAN`, because only that identifies the page of zeros.
+//! kernel must have `PAGEMAP_SCAN`, which alone identifies the page of zeros.
 //!
 //! # Safety
 //! The pages are the region's, and marked or about to be marked.
@@ -89,8 +89,8 @@ impl Tag {
         })
     }
 
-    /// Returns a page without a tag that is or may be lost. A page present now was present during
-    /// the caller's read.
+    /// Returns a page without a tag that is or may be lost. If none is, all
+    /// pages were present during the caller's earlier read.
     pub(super) fn lost_untagged(&self, pages: Extent) -> Result<Option<u64>, OsError> {
         for run in self.untagged.runs_in(pages) {
             let Some(runs) = self.residences(run)? else { return Ok(Some(run.start())) };

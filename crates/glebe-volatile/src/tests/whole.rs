@@ -42,7 +42,7 @@ fn mark(region: &Region) {
     region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
 }
 
-/// Retries, because the kernel joins pages only if nobody else uses them.
+/// Marks huge pages. Retries, because the kernel joins pages only if nobody else uses them.
 fn mark_in_huge(region: &Region) -> bool {
     for _ in 0..20 {
         write_all(region);

@@ -1,4 +1,5 @@
-//! Tests builders: one serves all threads that miss at once; some fail, panic or call the cache.
+//! Tests builders of entries: threads that miss at once share a build; some builders fail, panic or
+//! call the cache.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +51,7 @@ fn what_is_not_kept_is_built_once_for_all_who_wait() {
     for cache in caches(Bytes::mib(4), &Words::options().refills(refills.clone())) {
         refills.withhold(Duration::from_secs(3600));
         let (builds, kept) = stampede(&cache);
-        // A thread that looks up the key after a build builds again.
+        // A thread that comes after a build builds again, because nothing is kept.
         let stats = cache.stats();
         assert!(builds < THREADS && kept == 0, "{builds} {kept}");
         assert_eq!((stats.not_kept, stats.handed), (builds, THREADS - builds));

@@ -418,7 +418,7 @@ fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
     // This builder forks, so it returns in both processes.
     let (mut pid, mut status) = (-1, -1);
     let splits = |value: &mut Vec<u8>| {
-        // SAFETY: the child makes only calls that a child of `Process` may make.
+        // SAFETY: the child uses only the allocator and the cache, and ends by `_exit`.
         pid = unsafe { libc::fork() };
         if pid > 0 {
             // SAFETY: `pid` is the child, and `status` is a local.

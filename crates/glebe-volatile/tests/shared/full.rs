@@ -1,7 +1,7 @@
 //! Tests a file on a full tmpfs: calls return errors and raise no signal.
 //!
 //! # Safety
-//! The mounts are in a child's own namespace.
+//! A child process mounts in its own mount namespace.
 
 use std::fs;
 use std::path::Path;

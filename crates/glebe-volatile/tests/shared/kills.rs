@@ -66,7 +66,7 @@ mod at_every_step {
                 assert_eq!(purger(shared).look().unwrap().holders.len(), 1, "step {nth}");
             },
         );
-        // The child joins, locks, and claims, dooms and frees granules in two runs: over 25 steps.
+        // The child joins and locks, then claims, dooms and frees the granules of two runs.
         assert!(steps > 25, "{steps} steps");
     }
 

@@ -53,7 +53,7 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
             let end = if dies { SteeredEnd::Signal(libc::SIGBUS) } else { SteeredEnd::Exit(0) };
             assert_eq!(child.end(), end, "lost {lost}, joins {joins}");
             if lost && !joins {
-                // The child's touch gave the granule a page, which only a new mark notices.
+                // Only a mark after an unmark records the page that the child's touch allocated.
                 shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
                 _ = shared.unmark(range(1, 1)).unwrap();
                 shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
@@ -110,7 +110,7 @@ fn pins_that_somebody_uncounted_end_no_reader() {
         let (file, total) = super::program::file_of(&shared);
         let page = at(1).get();
         let state = total - shared.len().get();
-        // The counts begin after the header and the words, and end before the fence.
+        // The pin counts begin at page 2 and end two pages before `state`.
         let counts = vec![0; (state - 4 * page) as usize];
         file.write_all_at(&counts, 2 * page).unwrap();
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -1,4 +1,5 @@
-//! Tests pins and holder numbers of processes that are killed, forked, cloned, executed or stopped.
+//! Tests pins, and the numbers of processes in the shared file, after a kill, fork, clone, exec or
+//! stop.
 //!
 //! # Safety
 //! Children follow the rules of [`Process`]; system calls use this test's own file.

@@ -1,6 +1,5 @@
-//! Runs a byte string as calls on a shared file, and writes the string over the file's state.
-//!
-//! The header's layout stays correct, else the file would be refused.
+//! [`run`] turns bytes into calls on a shared file. [`spoil`] overwrites the file's state with such
+//! bytes, except the header's layout, because a file with a wrong layout would be refused.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

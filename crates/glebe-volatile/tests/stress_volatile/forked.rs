@@ -28,8 +28,8 @@ pub(super) fn fork_until(shared: &Shared, time: Duration) {
     }
 }
 
-/// Forks a child that unmarks all owned pages. With `rest`, no owner is within a step, so the child
-/// knows all contents. Without `rest`, its calls must only succeed.
+/// Forks a child that unmarks all owned pages. With `rest`, owner threads pause, so the child also
+/// checks the contents. Without `rest`, the child checks only for failed calls.
 fn fork(shared: &Shared, rest: bool) {
     let mut page = page_buffer();
     let alone = rest.then(|| shared.step.write());

@@ -1,11 +1,10 @@
-//! [`Ground`] is a region under stress, with the oracle of its owned pages.
+//! [`Ground`] is a region under stress, with the expected state of its owned pages.
 //!
-//! All grounds exist in one process under one limit, so a forked child inherits every kind. Unit:
-//! pages.
+//! All grounds share one process, so a forked child inherits every kind. Unit: pages.
 //!
 //! # Safety
-//! Adopted memory stays mapped until the process ends; only the region's calls access it. The
-//! refill's page is set before the region is made and never changes.
+//! The memory of `Kind::Over` stays mapped until the process ends; only the region's calls access
+//! it. `PAGE` is set before the region of `Kind::Refilled` is made, and never changes.
 
 use std::fmt;
 use std::ptr;
@@ -145,7 +144,7 @@ impl Ground {
         assert!(self.kind == Kind::Refilled && page < self.own() && bytes.len() == whole());
         let at = self.region.addr() + Pages::new(page).bytes(page_size()).as_usize();
         for (nth, word) in bytes.chunks_exact_mut(WORD).enumerate() {
-            // SAFETY: inside the region, aligned, and only read; a loss is refilled.
+            // SAFETY: the word is aligned, inside the region and only read; `refill` fills losses.
             let value = unsafe { AtomicU64::from_ptr((at + nth * WORD) as *mut u64) };
             word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
         }

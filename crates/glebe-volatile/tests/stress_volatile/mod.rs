@@ -1,13 +1,13 @@
 //! Stresses regions: threads mark, write, read and unmark while the kernel takes pages.
 //!
 //! *Owners* mark, unmark, write, read and drop runs of their own pages. Each page that they unmark
-//! is reported lost and empty, or holds its last version. A *reader* reads the owned pages and
-//! finds changes in the `oracle`. *Sharers* mark and unmark overlapping runs of common pages. At
-//! times a sharer checks that each empty page was reported to a sharer.
+//! is reported lost and empty, or holds its last version. A *reader* reads owned pages and checks
+//! them against the `oracle`. *Sharers* mark and unmark overlapping runs of common pages. At times
+//! a sharer checks that each empty page was reported to a sharer.
 //!
 //! A run proves nothing about a region that lost no page or every page, or whose callback refilled
-//! none; then the test prolongs the run, or repeats it. `GLEBE_STRESS_SECONDS` sets the duration
-//! per engine. Units: pages.
+//! no page. The test then prolongs or repeats the run. `GLEBE_STRESS_SECONDS` sets the duration per
+//! engine. Units: pages.
 #![allow(unsafe_code)] // Safety: see `ground` and `stressed`.
 
 mod forked;
@@ -41,15 +41,14 @@ use ground::{Ground, Kind};
 const LIMIT: Bytes = Bytes::mib(96);
 /// Bytes of the file: four times the limit.
 const FILE: Bytes = Bytes::mib(384);
-/// Bytes allocated at once. They fit into the limit beside all regions, even if these are unmarked
-/// and a fork copies them.
+/// Bytes allocated at once. `LIMIT` has room for `ANON`, all unmarked regions, and a fork's copy.
 const ANON: Bytes = Bytes::mib(8);
 const ANON_REST: Duration = Duration::from_millis(2);
 const SHARERS: u64 = 2;
 /// Pages of sharers, behind the owners' pages.
 const SHARED: u64 = 1024;
-/// Most reported losses per page that the kernel counts as freed; it can miss parts of a split huge
-/// page.
+/// Limit on losses reported per page that the kernel counts as freed; the count can miss parts of a
+/// split huge page.
 const LEEWAY: f64 = 1.25;
 const USUAL: Duration = Duration::from_millis(1500);
 /// Extra time while a region has not both lost and kept pages.

@@ -156,7 +156,8 @@ impl Owner<'_> {
         self.counts.check();
     }
 
-    /// Writes new versions, up to the first run with a marked page, whose write must be refused.
+    /// Writes new versions of runs, up to the first run with a marked page, which the region must
+    /// refuse.
     fn write(&mut self, first: u64, pages: u64) {
         let oracle = &self.ground.oracle;
         let mut at = first;

@@ -1,5 +1,5 @@
-//! Tests regions over the caller's memory: which memory is refused, and that it is armed only while
-//! marked.
+//! Tests regions over the caller's memory: which memory is refused, and that only marked pages are
+//! armed (registered with userfaultfd).
 
 use std::ptr;
 
@@ -252,7 +252,7 @@ fn a_new_mapping_over_marked_memory_is_not_volatile() {
 
 #[test]
 fn what_cannot_be_written_any_more_is_left_alone() {
-    // The engine looks at the page tables first for 64 pages, but not for 8.
+    // An unmark of 64 pages reads the page tables first; an unmark of 8 pages populates first.
     for count in [8, 64] {
         let mapped = Mapped::of_pages(count);
         let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {

@@ -60,7 +60,8 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     }
 }
 
-/// Reads the byte at `at`. Returns the address of its SIGBUS, if any. Only for children.
+/// Reads the byte at `at`. Returns the address of its SIGBUS, if any. Only for children, because
+/// the handler stays.
 pub fn sigbus_at(at: usize) -> Option<usize> {
     // SAFETY: the handler has the right signature, and the byte is in the caller's mapping.
     unsafe {

@@ -92,7 +92,7 @@ fn where_no_pages_are_scanned_their_entries_tell() {
     }
 }
 
-/// Makes PAGEMAP_SCAN fail: a drop must then drop exactly the pages that an unmark reports.
+/// Makes PAGEMAP_SCAN fail. `drop_now` must then drop exactly the pages that `unmark` reports.
 #[test]
 fn what_was_dropped_is_gone_also_after_a_mark_that_was_hindered() {
     glebe_testing::alone!();
@@ -133,7 +133,7 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
         let fell_back = own.engine() == Engine::Tag && adopted.engine() == Engine::Tag;
         is_refused && fell_back && goes_round(&own) && goes_round(&adopted)
     };
-    // This child may have a userfaultfd; its own child must open one.
+    // `falls_back` runs in a grandchild, because the child may have an older userfaultfd.
     assert!(child_says(fork, || {
         if !deny_userfaultfd() {
             return true;
@@ -193,7 +193,7 @@ fn the_tag_engine_unmarks_without_a_system_call() {
                 println!("skipped: no strict seccomp");
                 return;
             }
-            // Losses need a system call, and the scan engine always makes one.
+            // Only the tag engine unmarks without a system call, if no page is lost.
             let is_silent = engine == Engine::Tag && losses.is_empty();
             let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
             let fine = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;

@@ -24,7 +24,8 @@ fn each_way(count: u64) -> Vec<(Region, bool)> {
     made.collect()
 }
 
-/// Reads the region's pagemap entries, because a mapping in smaps may be larger.
+/// Reads the region's pagemap entries, because smaps counts a whole mapping, which may exceed the
+/// region.
 fn entries(region: &Region) -> Vec<u64> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::open("/proc/self/pagemap").unwrap();
@@ -42,7 +43,7 @@ fn rss(region: &Region) -> usize {
 #[test]
 fn what_is_lost_needs_no_memory_when_it_is_unmarked() {
     glebe_testing::alone!();
-    // Tests unmarks without a look at the page tables, and with one.
+    // Unmarks of few pages may skip the look at the page tables.
     for count in [4, 16, 512] {
         for (region, without_scan) in each_way(count) {
             fill(&region, 0..count);

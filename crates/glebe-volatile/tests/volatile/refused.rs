@@ -70,7 +70,7 @@ fn glebes_own_memory_is_refused() {
     let mut own: Vec<usize> = regions.iter().map(Region::addr).collect();
     own.push(contig.mapping().addr());
     own.push(contig.mapping().addr() + (1 << 20));
-    // Adds the mappings wiped on fork, by whose words glebe detects a child.
+    // Adds the pages wiped on fork, because glebe detects a child by such a page.
     let all = vma::among(&(0..usize::MAX)).unwrap();
     let wiped: Vec<_> = all.iter().filter(|vma| vma.has("wf")).map(|vma| vma.start).collect();
     if wiped.is_empty() {

@@ -19,7 +19,7 @@ fn a_lost_page_is_efault_to_read_and_to_write() {
         fill(&region, 0..4);
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         purge(&region, 2..3);
-        // A memfd copies all bytes in one call.
+        // A call on a memfd copies all bytes, so only a fault shortens the count.
         // SAFETY: the name is a C string, and the descriptor is new.
         let file = unsafe { libc::memfd_create(c"efault".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(file >= 0);

@@ -1,5 +1,4 @@
-//! [`Blocks`] holds the data of zspages that only their class needs; [`Groups`] lists zspages by
-//! fullness.
+//! [`Blocks`] holds a size class's own data on its zspages; [`Groups`] lists zspages by fullness.
 //!
 //! ```text
 //! block, words of 32 bits
@@ -12,11 +11,10 @@
 //!  6  back pointers, one a slot
 //! ```
 //!
-//! A *back pointer* is the index of the entry whose object is in the slot. If its highest bit is
-//! set, the slot has no object; in a free slot, the lower bits name the next free slot. The last
-//! block moves to the index of a removed block.
+//! A *back pointer* is the index of the pool's entry for the object in the slot. If its highest bit
+//! is set, the slot has no object; in a free slot, the lower bits name the next free slot.
 //!
-//! Groups are empty, below 10 % ... below 100 %, full. Lock: the class's.
+//! A zspage is in the group empty, below 10 % ... below 100 %, or full. Lock: the class's.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::zspages::Zspages;
@@ -24,7 +22,6 @@ use crate::memory::zspages::Zspages;
 pub(crate) const NONE: u32 = u32::MAX;
 const NO_SLOT: u32 = 0xffff;
 const IS_SEALED: u32 = 1 << 16;
-/// Flag of a back pointer: the slot holds no object.
 const FREE: u32 = 1 << 31;
 const LIMBO: u32 = FREE | 1 << 30;
 
@@ -207,7 +204,7 @@ pub(crate) struct Groups {
     heads: [u32; GROUPS],
     present: u32,
     objects: u32,
-    /// 10 / `objects` with 32 bits of fraction, rounded up; [`Groups::of`] is still exact.
+    /// 10 / `objects` in units of 2^-32, rounded up, so that [`Groups::of`] is exact.
     tenths: u64,
 }
 

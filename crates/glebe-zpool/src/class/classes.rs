@@ -1,11 +1,11 @@
 //! [`Classes`] holds the classes of a pool by number, and the class of each length.
 //!
-//! When the table changes, a class whose shape is in both tables stays. Other old classes are
-//! *retired*: they get no new object, and `Objects::drain` moves their objects. The number of an
-//! empty retired class may be reused, so a caller that has locked a class checks [`Classes::fits`].
+//! A change keeps a class whose shape the new table has, and *retires* other classes: they get no
+//! new object, and `Objects::drain` moves their objects. The number of an empty retired class may
+//! be reused, so a caller that has locked a class checks [`Classes::fits`].
 //!
-//! `by_length` divides a page into 512 parts; each part names the class that holds all its lengths.
-//! Lock order: `Refit`, which serializes changes, then a class.
+//! `by_length` divides a page's lengths into 512 parts, and names one class for each part. Lock
+//! order: `Refit`, which serializes changes, then a class.
 
 use std::sync::OnceLock;
 

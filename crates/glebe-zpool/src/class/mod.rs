@@ -1,6 +1,6 @@
 //! [`Class`] owns the zspages of one size class and their slots.
 //!
-//! Only the holder of the class's lock changes zspages and slots, or the *entry* of an object in a
+//! Only the holder of the class's lock changes zspages, slots, or the [`Entry`] of an object in a
 //! slot. Only [`ClassState::pour`] and [`ClassState::move_to`] copy bytes under the lock. A thread
 //! that locks two classes locks the lower number first.
 //!
@@ -106,9 +106,10 @@ pub(crate) struct ClassState {
     slack: u32,
     told: u32,
     limbo: Vec<Place>,
-    /// Number and first page of each sealed zspage whose own pages are not yet freed.
+    /// Number and first page of each sealed (moved out) zspage whose own pages await the last
+    /// unpin.
     leaving: Vec<(u32, u32)>,
-    /// Numbers of objects by the unused bytes of their slot, in units of `1 << part_shift`.
+    /// Counts of objects, by the slot's unused bytes in units of `1 << part_shift`.
     pub(crate) below: Vec<u32>,
     /// Bytes of the longest object for which the table chooses this class.
     pub(crate) longest: u32,
@@ -202,9 +203,8 @@ impl ClassState {
         Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
     }
 
-    /// Sets the number of free slots. The pool's count of freeable pages rises at once but falls
-    /// half a zspage late, so that inserting and removing one object repeatedly does not change the
-    /// count.
+    /// The pool's count `freeable` rises at once but falls half a zspage late, so that inserting
+    /// and removing one object repeatedly does not change the count.
     #[inline]
     fn set_slack(&mut self, memory: &Memory, slack: u32) {
         let objects = self.shape.objects;

@@ -1,10 +1,6 @@
 //! [`ClassState`] moves objects within the class or to another class, and evicts them.
 //!
 //! Under the class's lock, a move copies the bytes, exchanges the entry and frees the old slot.
-//!
-//! # Safety
-//! Under the lock the old slot holds the bytes. No entry names the new slot, and only this call
-//! uses it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -90,8 +86,8 @@ impl ClassState {
         std::iter::successors(Some(head), next).take(CANDIDATES)
     }
 
-    /// Moves objects from `from` to `to` while `to` has room and the budget lasts. Returns true if
-    /// it moved any.
+    /// Moves objects from `from` to `to` while `to` has room and the budget lasts. Returns true
+    /// after a move.
     fn pour(&mut self, memory: &Memory, from: u32, to: u32, work: &mut Work) -> bool {
         let before = work.moved;
         let (zspage, target) = (self.blocks.number(from), self.blocks.number(to));
@@ -143,8 +139,8 @@ impl ClassState {
     ) -> bool {
         let ordinal = memory.zspages.ordinal(place.zspage);
         let at = self.at(memory, self.blocks.page(ordinal), place.slot);
-        // SAFETY: under this lock the old slot holds the object's bytes, and only this call uses
-        // the new slot.
+        // SAFETY: under this lock the old slot holds the object's bytes. No entry names the new
+        // slot, and only this call uses it.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
         let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
         assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
@@ -159,8 +155,8 @@ impl ClassState {
         went
     }
 
-    /// Moves the object at `place` to the class `other`, unless it does not fit or is sealed. The
-    /// caller holds both locks.
+    /// Moves the object at `place` to the class `other`, unless the object does not fit or its
+    /// zspage is sealed. The caller holds both locks.
     pub(crate) fn move_to(
         &mut self,
         memory: &Memory,

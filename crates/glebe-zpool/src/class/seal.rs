@@ -6,13 +6,12 @@
 //!    +--------- abort --------+
 //! ```
 //!
-//! `begin` takes a zspage without a writer out of its list, so the zspage gives out no slot.
-//! `begin` pins it until `finish` or `abort`, so the slot of a removed object enters limbo and the
-//! zspage does not end. `finish` sets the flag *sealed* before it looks at the pins, because
-//! readers that pinned earlier still use the zspage's own pages. Free slots of a sealed zspage do
-//! not count as slack.
+//! `begin` takes a zspage without a writer out of its list, so the zspage gives out no slot. A pin
+//! until `finish` or `abort` keeps slots of removed objects used, so the zspage does not end.
+//! `finish` first sets the flag *sealed*, so new readers use the copy. The own pages are freed when
+//! no earlier reader pins the zspage. Free slots of a sealed zspage do not count in `slack`.
 //!
-//! An ended zspage keeps its number until the holder of its bytes has dropped them.
+//! An ended zspage keeps its number until the holder has dropped its bytes.
 
 use super::ClassState;
 use crate::class::blocks::{NEXT, NONE};

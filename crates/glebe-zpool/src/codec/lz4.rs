@@ -1,16 +1,16 @@
 //! LZ4 blocks, by the reference implementation. Source: LZ4 block format description.
 //!
-//! `lzzzz` borrows a state of the thread while it compresses. A fault on the caller's bytes may run
-//! a signal handler that compresses too. So [`encode`] copies the bytes first or, for long objects,
-//! uses a state on the stack.
+//! `lzzzz` compresses in a thread-local state, which only one call may borrow. A fault on the
+//! caller's bytes may run a signal handler that compresses too. So [`encode`] copies the bytes
+//! first or, for long objects, uses a state on the stack.
 
 use super::with_buffer;
 
 /// Bytes of the longest object that [`encode`] copies.
 const COPIED_MAX: usize = 64 << 10;
 
-/// `HAS_STATE` is destroyed before the state of `lzzzz`, because thread locals are destroyed in
-/// reverse order. Then [`encode`] returns `None` for objects that it would copy.
+/// `HAS_STATE` is newer than the state of `lzzzz`, so the thread destroys `HAS_STATE` first. Then
+/// [`encode`] returns `None` for objects that it would copy.
 struct HasState;
 
 impl HasState {

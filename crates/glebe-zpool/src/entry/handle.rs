@@ -8,9 +8,9 @@
 //! +---------+--------------+--------------------------+
 //! ```
 //!
-//! `index` names the [entry](super::word). `generation` is the entry's use number; its lower bits
-//! are the entry's generation. `pool` counts pools, wraps and is never zero. A handle names no
-//! class, because its object may move to another class.
+//! `index` names the [entry](super::word). `generation` counts the entry's uses; the entry stores
+//! only its lower bits. `pool` counts pools, wraps and is never zero. A handle names no class,
+//! because its object may move to another class.
 
 use std::num::NonZeroU64;
 

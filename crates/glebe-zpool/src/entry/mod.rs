@@ -1,4 +1,4 @@
-//! Handles, the word behind each handle, and the table of these words.
+//! Handles, and the table with a word for each handle.
 
 pub(crate) mod handle;
 pub(crate) mod table;

@@ -8,8 +8,8 @@
 //!
 //! The *use number* of an entry is its generation and, above that, its *epoch*, which counts wraps
 //! of the generation. An entry whose next epoch cannot begin is *retired*, and not used again. When
-//! a page comes back, all its entries continue from the highest use number. Lock: one, taken a few
-//! times per segment and for objects without a slot.
+//! a page comes back, all its entries continue from the page's highest use number. Threads take the
+//! lock a few times per segment, and to change an entry without a slot.
 
 mod segments;
 
@@ -29,7 +29,6 @@ const EPOCH_LAST: u32 = (1 << EPOCH_BITS) - 1;
 #[derive(Debug)]
 pub(crate) struct Tables {
     words: Words,
-    /// Free bits, a word per segment.
     free: Words,
     epochs: Words,
 }
@@ -130,8 +129,8 @@ impl Entries {
             && word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Changes the entry of an object without a slot, if it is still `from` in the epoch of
-    /// `named`.
+    /// Changes an entry without a slot, if its word is `from` and its epoch is that of the use
+    /// number `named`.
     pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
         // Epochs begin only under this lock, so no epoch begins between the check and the exchange.
         let _state = lock(&self.state);

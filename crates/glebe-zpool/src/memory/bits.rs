@@ -75,7 +75,7 @@ impl Bits {
             if low != 0 {
                 let high = self.words.get(at + 1).copied().unwrap_or(0);
                 let mut runs = u128::from(high) << WORD | u128::from(low);
-                // A bit of `runs` is set if `have` adjacent bits from this bit upwards were set.
+                // Bit n of `runs` is set if the `have` bits from n upwards were set.
                 let mut have = 1;
                 while have < count {
                     let step = have.min(count - have);

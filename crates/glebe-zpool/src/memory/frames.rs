@@ -1,8 +1,8 @@
 //! [`Frames`] holds the bytes of a pool's objects in a reserved address range.
 //!
-//! Unit: bytes from the start, except pages to populate or discard. A slot is written only while no
-//! entry names it and no reader is left: see [`pins`](crate::memory::pins). So bytes are lent as
-//! slices.
+//! Offsets and lengths are bytes, except pages to populate or discard. A slot is written only while
+//! no entry names it and no reader is left (see [`pins`](crate::memory::pins)), so readers may
+//! borrow slices.
 //!
 //! # Safety
 //! Each call checks its range. Callers promise that no thread writes what another reads.
@@ -45,11 +45,11 @@ impl Frames {
     }
 
     /// # Safety
-    /// No thread writes the first range, and no other thread uses the second.
+    /// No thread writes the range at `from`, and no other thread uses the range at `to`.
     #[inline]
     pub(crate) unsafe fn copy(&self, from: usize, to: usize, len: usize) {
         let (from, to) = (self.at(from, len), self.at(to, len));
-        // SAFETY: `at` checked the ranges; only the caller uses the second, so they do not overlap.
+        // SAFETY: `at` checked the ranges; only the caller uses `to`, so the ranges do not overlap.
         unsafe { ptr::copy_nonoverlapping(from, to, len) }
     }
 
@@ -75,7 +75,7 @@ impl Frames {
         unsafe { self.mapping.give_back(at, len) }
     }
 
-    /// Gives back runs of pages, at most [`DISCARD_MAX`]. Returns how many of the first runs were
+    /// Gives back runs of pages until one fails, at most [`DISCARD_MAX`] runs. Returns the number
     /// given back.
     ///
     /// # Safety

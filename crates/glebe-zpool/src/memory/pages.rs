@@ -4,7 +4,7 @@
 //! saves a system call.
 //!
 //! Unit: pages from the start. Invariant: `kept` and `absent` share no page, and pages under a
-//! system call are in neither. Lock: one, inside a class's and never held over a system call.
+//! system call are in neither. Lock: `supply`, taken after a class's and released for system calls.
 //!
 //! # Safety
 //! Pages to discard are in neither set, so no thread uses them.
@@ -16,7 +16,7 @@ use crate::memory::frames::{Frames, DISCARD_MAX};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 
 const USED_PER_KEPT: u64 = 2048;
-/// A trim keeps half: enough to add a zspage of four pages without a system call.
+/// Lowest bound of kept pages. A trim leaves half, so a zspage of four pages needs no system call.
 const KEPT_MIN: u64 = 8;
 const KEPT_MAX: u64 = 64;
 const TRIM_PAGES_MAX: u32 = 64;
@@ -105,8 +105,7 @@ impl Pages {
             Some(first) => first,
             None => self.beyond(&mut supply, count)?,
         };
-        // Populates following pages too, but no more than may be kept after this run is freed: more
-        // would be trimmed then.
+        // Populates up to `room` following pages too. More would be trimmed once this run is freed.
         let kept = supply.kept.len() as u64 + u64::from(count);
         let room = self.kept_bound().saturating_sub(kept) as u32;
         let mut ahead = supply.absent.take_at(first + count, room);
@@ -145,8 +144,7 @@ impl Pages {
         Ok(supply.fresh - count)
     }
 
-    /// Populates `count` pages, and `ahead` more if possible. Returns the number of additional
-    /// pages.
+    /// Populates `count` pages, and `ahead` more if possible. Returns `ahead` or 0.
     fn populate(
         &self,
         account: &Account,

@@ -2,10 +2,10 @@
 //!
 //! Several zspages share a counter, so a slot may wait although its own zspage has no reader.
 //!
-//! A *reader* loads the entry, pins its zspage, and loads the entry again. If both loads are equal,
-//! the bytes stay until the unpin. A thread that frees a slot exchanges the entry, then loads the
-//! pins. These accesses are sequentially consistent, so the reader sees the new entry, or the other
-//! thread sees the pin.
+//! A *reader* loads an object's entry, pins its zspage, and loads the entry again. If both loads
+//! are equal, the bytes stay until the unpin. A thread that frees a slot exchanges the entry, then
+//! loads the pins. These accesses are sequentially consistent, so the reader sees the new entry, or
+//! the other thread sees the pin.
 //!
 //! A slot is reused only after a load of zero pins, which synchronizes with the last unpin. So all
 //! reads happen before the reuse.

@@ -16,7 +16,7 @@
 //!
 //! Except for the mark of a read, both words change under the class's lock. Other threads trust
 //! them only if they pinned the zspage and an entry then named it; otherwise they check the words
-//! under the lock. Lock: one for the numbers, inside a class's.
+//! under the lock. Lock: `numbers`, taken inside a class's.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::bits::{resize_close, Bits};
@@ -32,8 +32,8 @@ const EXISTS: u64 = 1 << 45;
 const SEALED: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
 
-/// The table is sparse if the free numbers exceed an eighth of the used numbers plus the numbers of
-/// a quarter page.
+/// The table is sparse if the free numbers exceed an eighth of the used numbers plus a quarter of a
+/// page's numbers.
 const USED_PER_FREE: u32 = 8;
 const PAGE_PER_FREE: u32 = 4;
 

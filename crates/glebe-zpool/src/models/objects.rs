@@ -250,7 +250,7 @@ fn a_filled_object_is_removed_once() {
     });
 }
 
-/// The other thread may be about to exchange a word that has the same value in the next epoch.
+/// Both entries have equal words; only the epoch (count of generation wraps) differs.
 #[test]
 fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
     let insert_filled =

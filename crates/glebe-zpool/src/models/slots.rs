@@ -1,4 +1,5 @@
-//! Slots of two model words in place of bytes. Accesses are relaxed, like plain copies.
+//! [`Frames`] gives loom models slots of two words in place of bytes. Accesses are relaxed, like
+//! plain copies.
 //!
 //! # Safety
 //! The functions do nothing unsafe.

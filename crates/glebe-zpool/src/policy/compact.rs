@@ -1,5 +1,4 @@
-//! [`compact`] and [`Compactor`] free pages. They move a bounded number of bytes per hold of a
-//! class's lock.
+//! [`compact`] and [`Compactor`] move objects to free pages.
 
 use crate::class::{Stop, Work};
 use crate::error::Error;
@@ -16,13 +15,15 @@ const PAGES_PER_FREEABLE: u64 = 2000;
 /// A compaction trims kept pages when they exceed their bound by more than this number.
 const GATHERED: u64 = 32;
 const LOWERED_MAX: usize = 3;
-/// [`compact`] renumbers at most one zspage per this number of freed pages, plus `LOWERED_MIN`.
+/// [`compact`] may give a lower number to one zspage per this many freed pages, plus `LOWERED_MIN`
+/// zspages, to shrink their table.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
-/// Freeable pages that start no automatic compaction, because an empty zspage may stay for the next
-/// object.
+/// Freeable pages that automatic compaction always tolerates, because an empty zspage may stay for
+/// the next object.
 const FREEABLE_MIN: u64 = 10;
-/// A remove frees slots without readers when the number of waiting slots is a multiple of this.
+/// At each multiple of this number of slots that wait for readers, a remove frees slots without
+/// readers.
 const WAITING: u64 = 64;
 
 /// Holds the result of a compaction.

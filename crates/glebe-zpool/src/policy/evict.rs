@@ -1,8 +1,8 @@
-//! [`Evictor`] makes room at the limit. It gives kept pages back, then compacts, then (if allowed)
-//! evicts the oldest zspage of a sample.
+//! [`Evictor`] makes room at the limit. It gives free pages back to the kernel, then compacts,
+//! then (if allowed) evicts the oldest zspage of a sample.
 //!
 //! The *age* of a zspage is the number of zspages made after it. A sampled zspage that was read
-//! since its last sampling becomes as young as a new zspage, so zspages that are read often stay.
+//! since its last sampling becomes as young as a new zspage.
 
 use crate::codec::Coder;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use glebe_os::internal::sync::{AtomicU64, Ordering};
 use glebe_os::units::Bytes;
 
 const SAMPLE: usize = 64;
-/// Additional samples, because other threads may evict all zspages of a sample first.
+/// Spare samples, because other threads may evict all zspages of a sample first.
 const LOST_MAX: usize = 32;
 const LOOKED_AT_MAX: u32 = 1 << 12;
 
@@ -28,8 +28,8 @@ impl Evictor {
         Self { at_limit, hand: AtomicU64::new(0) }
     }
 
-    /// Returns false if it freed nothing. `trimmed` is true if the last call for the same request
-    /// only gave kept pages back.
+    /// Returns false if it freed nothing. `trimmed` is true if the request's last call only gave
+    /// free pages back.
     pub(crate) fn make_room(&self, objects: &Objects, trimmed: &mut bool) -> bool {
         let memory = &objects.memory;
         objects.settle();
@@ -48,8 +48,7 @@ impl Evictor {
     }
 
     pub(crate) fn evict_oldest(&self, objects: &Objects) -> bool {
-        // Enough samples for two rounds over all zspages, because the first round may find all of
-        // them read.
+        // Samples all zspages twice, because the first round spares those that were read.
         let (_, end) = objects.memory.zspages.made();
         (0..2 * end as usize / SAMPLE + LOST_MAX).any(|_| self.evict_of_sample(objects))
     }

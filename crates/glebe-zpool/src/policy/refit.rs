@@ -1,7 +1,7 @@
 //! [`Refit`] fits the table of a pool to its objects, and charges small vectors.
 //!
-//! `look` runs each time the pages in use changed by a sixteenth, and by at least 16. It changes
-//! the table of a pool that fits its classes, if this should save enough memory. Vectors of classes
+//! `look` runs each time the pages in use changed by a sixteenth, and by at least 16. With
+//! fitted classes, `look` changes the table if this should save enough memory. Vectors of classes
 //! and tables cannot be charged where they grow, so `look` charges them ahead.
 //!
 //! Unit: bytes. Lock: one; `look` does not wait for it.
@@ -21,9 +21,9 @@ use glebe_os::units::PageSize;
 const ALIGN: u64 = 8;
 /// Pages in use below which no table is fitted.
 const PAGES_MIN: u64 = 256;
-/// A new table must save one byte per this number of held bytes.
+/// Held bytes per byte that a new table must save.
 const HELD_PER_SAVED: f64 = 1000.0;
-/// Held bytes that a new table must save for each byte that it moves.
+/// Held bytes that a new table must save per byte that it moves.
 const MOVE_COST: f64 = 0.005;
 const CHANGE_PARTS: u64 = 16;
 const CHANGE_MIN: u64 = 16;

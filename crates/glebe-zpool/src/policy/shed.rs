@@ -1,5 +1,5 @@
-//! [`ObjectPool`] sheds memory for a reclaimer: free memory, or the oldest objects if it may evict.
-//! Batches save system calls.
+//! [`ObjectPool`] sheds free pages, or its oldest objects if [`AtLimit`] permits, for a reclaimer.
+//! Freeing pages in batches saves system calls.
 
 use crate::error::Error;
 use crate::options::{AtLimit, Budget};

@@ -9,13 +9,13 @@
 use crate::sizes::table::{Rules, SizeClass, Table};
 use glebe_os::units::{Bytes, Pages};
 
-/// Bytes held besides pages: an entry, a back pointer, a zspage's header and block, a class.
+/// Bytes held besides pages, for each object (entry), slot (back pointer), zspage and class.
 const OBJECT: f64 = 8.0;
 const SLOT: f64 = 4.0;
 const ZSPAGE: f64 = 40.0;
 const CLASS: f64 = 640.0;
-/// Expected free slots of the last zspage, relative to a random fill; chosen on the benchmark's
-/// trace.
+/// Expected free slots of a class, as a part of one randomly filled zspage's. Chosen on the
+/// benchmark's trace.
 const LEFT: f64 = 0.8;
 
 #[derive(Clone, Debug)]
@@ -66,8 +66,8 @@ struct Goal<'a> {
     move_cost: f64,
 }
 
-/// Returns the kinds of zspage that may be best for objects of up to `size` bytes. The last is that
-/// of the present class, whose objects need no move.
+/// Returns the kinds of zspage that may be best for objects of up to `size` bytes. The last kind is
+/// the present class's, which needs no move.
 fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     let rules = &goal.histogram.rules;
     let mut kinds: Vec<Cost> = Vec::new();
@@ -94,8 +94,8 @@ struct Best {
     last: Option<(SizeClass, usize)>,
 }
 
-/// The lower convex hull of `held` over `objects`. Only these results may be best below another
-/// class.
+/// `Hull` has the indices of results on the lower convex hull of `held` over `objects`. Only these
+/// results can be best beside a class of larger objects.
 #[derive(Debug, Default)]
 struct Hull(Vec<usize>);
 
@@ -110,8 +110,7 @@ impl Hull {
         self.0.push(index);
     }
 
-    /// Returns the best result below a class that takes the larger objects at `per_object` bytes
-    /// each.
+    /// Returns the best result beside a class of larger objects that cost `per_object` bytes each.
     fn least(&self, bests: &[Best], per_object: f64) -> usize {
         let falls = |two: &[usize]| slope(&bests[two[0]], &bests[two[1]]) < per_object;
         let (mut low, mut high) = (0, self.0.len() - 1);
@@ -175,9 +174,8 @@ impl Goal<'_> {
 }
 
 impl Table {
-    /// Returns the classes that are expected to hold `histogram` in the least memory. Present
-    /// classes stay if that costs less than moving their objects, at `move_cost` bytes held per
-    /// byte moved.
+    /// Returns the classes that should hold `histogram` in the least memory. Each byte that a
+    /// change of class moves counts as `move_cost` held bytes.
     pub(crate) fn fitted(&self, histogram: &Histogram, move_cost: f64) -> Self {
         let goal = Goal { histogram, present: self.classes(), move_cost };
         Self::of_classes(&histogram.rules, goal.classes())

@@ -157,7 +157,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Makes a class for every size on the grid, merged if the rules say so.
+    /// Makes a class for each size on the grid. [`Rules::merge`] merges classes with equal zspages.
     ///
     /// # Errors
     /// [`RulesError`]: a value is out of range.

@@ -1,4 +1,4 @@
-//! Tests sealed zspages, with a map as the holder of their bytes.
+//! Tests sealed zspages, whose bytes a map has taken over from the pool.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! [`run`] runs a byte string as calls on a pool and a map, and compares the answers.
 //!
-//! The first bytes choose the pool; each call takes a few more. Bytes beyond the end are zero.
-//! Bytes held by a guard must never change. Lengths are bytes.
+//! The first bytes choose the pool; each call takes a few more. Past the end, calls get zeros.
+//! Objects held by a guard must never change. Unit: bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -18,9 +18,9 @@ mod calls;
 
 use calls::{object, Program};
 
-/// Bytes that a full pool may leave unused: a zspage, and a table step.
+/// Bytes that a full pool may leave unused: a zspage, and one growth of an internal table.
 const SLACK: u64 = 1 << 18;
-/// Bytes that changed tables may take beyond the limit.
+/// Bytes by which the size classes of a new table may exceed the limit.
 const TABLES: u64 = 1 << 18;
 const GUARDS_MAX: usize = 8;
 

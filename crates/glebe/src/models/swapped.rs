@@ -12,7 +12,7 @@ use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;
-/// Most tries of a call, because two threads could wait for each other for ever.
+/// Maximum tries of a call. Without it, loom would explore endless waits.
 const TRIES: u32 = 3;
 
 struct Object {
@@ -310,7 +310,7 @@ fn an_eviction_in_one_step_takes_what_is_pinned() {
     beside(Object::resident, 4, reads, evict_at_once, |_| ());
 }
 
-/// Shows the bug of copying before the object is chosen, when writers do not wait.
+/// Shows the bug of copying an object before `Word::chosen` pins it: a writer does not wait.
 #[test]
 #[should_panic(expected = "a write was lost")]
 fn a_copy_without_a_pin_loses_a_write() {

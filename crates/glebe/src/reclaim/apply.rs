@@ -1,7 +1,8 @@
 //! [`apply`] is the only function that sheds memory.
 //!
-//! Volatile memory of a priority goes oldest first over all parts. Other classes take parts in the
-//! order of addition. A part rounds up, so it may free more than asked.
+//! [`apply`] sheds volatile memory of a priority oldest first, across all parts. Other classes shed
+//! part after part, in the order of addition. A part may free more than asked, because it rounds
+//! up.
 
 use std::time::Instant;
 

@@ -1,8 +1,7 @@
 //! [`Budget`] limits the bytes of a cache.
 //!
-//! The reclaimer lowers the limit; the program shrinks its cache later. For a second, plans expect
-//! the bytes above the limit to be freed. A budget suits only memory that returns to the system
-//! when freed, unlike a reserve's.
+//! The reclaimer lowers the limit. For a second, it expects the program to free the bytes above the
+//! limit. A budget suits only memory that returns to the system when freed, unlike a reserve's.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use glebe_os::units::Bytes;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A `Budget` limits a cache's bytes. Clones share one value.
+/// Limits a cache's bytes. Clones share one value.
 ///
 /// ```
 /// use glebe::reclaim::{Budget, Policy, Reclaimer};

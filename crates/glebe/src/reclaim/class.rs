@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::volatile::Priority;
 
-/// A kind of memory that a part can give up. A plan takes all of a class before any of the next.
+/// A kind of memory that a program can give up. A reclaimer takes all of a class before any of the
+/// next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Marked volatile memory, lowest priority first, then oldest first.

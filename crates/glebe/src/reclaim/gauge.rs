@@ -22,8 +22,8 @@ pub struct Free {
     pub marked: Bytes,
     /// Bytes resident and not marked.
     pub unmarked: Bytes,
-    /// Bytes marked, then written, in use or not. The kernel counts them as page cache until it
-    /// scans them.
+    /// Bytes written after a mark, free or in use. The kernel counts them as page cache until a
+    /// scan.
     pub rewritten: Bytes,
 }
 

@@ -136,8 +136,8 @@ impl Keeper {
         Ok(done)
     }
 
-    /// Spares reserves for [`FUTILE_FOR`] if usage fell by less than half of what they freed,
-    /// because huge pages may stay in the kernel's pool.
+    /// Takes nothing from reserves for [`FUTILE_FOR`] if usage fell by less than half of their
+    /// freed bytes, because huge pages may stay in the kernel's pool.
     fn judge_reserves(&mut self, done: &Reclaimed, now: Instant) {
         let given = done.freed_of(Class::Reserve);
         if given > Bytes::ZERO && done.measured.get() < given.get() / 2 {
@@ -181,8 +181,8 @@ impl Keeper {
         }
     }
 
-    /// Withholds refills and keeps budgets low during a shortage and a while after. Returns true
-    /// when this begins.
+    /// Withholds refills and keeps budgets low during a shortage and for at least `withhold_time`
+    /// afterwards. Returns true if withholding begins.
     fn set_refills(&mut self, pressure: &Pressure, done: &Reclaimed, now: Instant) -> bool {
         let margin = self.policy.margin_at(pressure);
         let was_withheld = self.is_withheld;

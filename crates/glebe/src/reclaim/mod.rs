@@ -1,8 +1,8 @@
 //! Reclaim decides how much memory the program gives back to the system, from where, and when.
 //!
 //! A look reads the room below the tightest limit ([`Pressure`]). A plan computes the bytes that
-//! each [`Class`] gives up. While the room is at least a margin, only marked memory
-//! is shed, so that the kernel need not drop file pages in use.
+//! each [`Class`] gives up. While the room is at least a margin, only marked memory is shed, and
+//! only to spare file pages in use.
 //!
 //! A [`Reclaimer`] holds [`Part`]s by weak handles. It also limits marked memory, adjusts
 //! [`Budget`]s, and sets [`Refills`](crate::volatile::Refills). Two processes of a group do not

@@ -160,11 +160,11 @@ impl Handle {
         }
     }
 
-    /// Sheds up to `most` bytes of a priority, rounded up, oldest first. Takes a range marked after
-    /// `until` only as the first.
+    /// Sheds up to `most` bytes (rounded up) marked with `priority`, oldest first. After the first
+    /// range, stops at a range marked after `until`.
     ///
-    /// After a shared file fails, its [`Handle::oldest`] returns `None` until the next look, so
-    /// that other parts follow.
+    /// If a shared file fails, its [`Handle::oldest`] returns `None` until the next
+    /// [`Handle::stats`], so that other parts follow.
     pub(super) fn shed_volatile(
         &self,
         priority: Priority,
@@ -196,7 +196,7 @@ impl Handle {
         Ok(limit_marked(&region, cap)?)
     }
 
-    /// Returns the most bytes that may count as page cache because they are or were marked.
+    /// Returns the most bytes that are or were marked, which the kernel may count as page cache.
     pub(super) fn lazy_len(&self) -> Bytes {
         let Self::Region(weak) = self else { return Bytes::ZERO };
         weak.upgrade().map_or(Bytes::ZERO, |region| region.len())

@@ -49,7 +49,7 @@ impl Targets {
 }
 
 /// Computes the bytes that each class gives up: all of one class before any of the next, up to the
-/// shortage. To keep files in memory, only volatile memory is shed.
+/// shortage. [`Policy::keep_files`] may add volatile memory.
 ///
 /// ```
 /// use glebe::internal::{plan, PartStats};

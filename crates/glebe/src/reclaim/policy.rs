@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::pressure::{Pressure, Scope};
 use glebe_os::units::Bytes;
 
-/// The default margin is `limit >> MARGIN_SHIFT`, within the two bounds below.
 const MARGIN_SHIFT: u32 = 4;
 const MARGIN_MIN: Bytes = Bytes::mib(4);
 const MARGIN_MAX: Bytes = Bytes::mib(256);
@@ -13,9 +12,9 @@ const MARGIN_MAX: Bytes = Bytes::mib(256);
 const STILL_SHIFT_MAX: u32 = 2;
 const RISING_SHIFT_MAX: u32 = 1;
 const LEAD: Duration = Duration::from_millis(100);
-/// A nonzero lead is at least this many times the longest recent delay.
+/// A nonzero lead is at least this many times the longest recent delay of a check.
 const LATE_FACTOR: u32 = 4;
-/// Longest delay that counts, because a longer one means that the machine probably slept.
+/// Longest delay of a check that counts. After a longer delay, the machine probably slept.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const WITHHOLD: Duration = Duration::from_secs(1);
 /// Shedding aims at `margin + (margin >> BEYOND_SHIFT)`, so that the next look finds no shortage.
@@ -37,15 +36,15 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Sets the bytes of room to keep at rest, at most a quarter of the limit. Default: a sixteenth
-    /// of the limit, but 4 to 256 MiB.
+    /// Sets the bytes of room to keep while usage does not rise, at most a quarter of the limit.
+    /// Default: a sixteenth of the limit, but 4 to 256 MiB.
     #[must_use]
     pub fn margin(self, margin: Bytes) -> Self {
         Self { margin: Some(margin), ..self }
     }
 
-    /// Adds to the margin the measured rise within `lead`, by default 100 ms. Late looks raise a
-    /// nonzero `lead` of a reclaimer to four times their longest recent delay, up to 4 s.
+    /// Adds to the margin the rise expected within `lead`, by default 100 ms. A reclaimer that
+    /// checks late raises a nonzero `lead` to four times its longest recent delay, up to 4 s.
     #[must_use]
     pub fn lead(self, lead: Duration) -> Self {
         Self { lead, ..self }
@@ -74,7 +73,7 @@ impl Policy {
         self.withhold
     }
 
-    /// Returns the bytes of room to keep at rest.
+    /// Returns the margin while usage does not rise.
     #[must_use]
     pub fn still_margin(&self, limit: Bytes) -> Bytes {
         let part = Bytes::new(limit.get() >> MARGIN_SHIFT).clamp(MARGIN_MIN, MARGIN_MAX);

@@ -118,7 +118,7 @@ impl Reclaimer {
         Ok(shared.bell.wake_after(Duration::ZERO)?)
     }
 
-    /// Returns the flag that withholds refills during a shortage and a while after.
+    /// Returns the flag that keeps caches from refilling during a shortage and a while after.
     #[must_use]
     pub fn refills(&self) -> Refills {
         self.shared.refills.clone()
@@ -127,8 +127,8 @@ impl Reclaimer {
     /// Looks at memory and sheds the shortage. Call this when the descriptor is readable.
     ///
     /// # Errors
-    /// [`ReclaimError::Blind`], [`ReclaimError::Os`]: the descriptor becomes readable a second
-    /// later. [`ReclaimError::Forked`].
+    /// [`ReclaimError::Blind`] or [`ReclaimError::Os`], and the descriptor becomes readable a
+    /// second later; [`ReclaimError::Forked`].
     pub fn poll(&self) -> Result<Reclaimed, ReclaimError> {
         self.alive()?.look(false)
     }

@@ -2,7 +2,7 @@
 //!
 //! The kernel counts marked memory as inactive page cache, even after a write, until reclaim finds
 //! the memory written. So the sensor subtracts these bytes from page cache ([`Lazy`]). Inactive
-//! files are *idle* if the kernel read back no dropped page for a while ([`Refaults`]).
+//! files are *idle* while refaults are rare ([`Refaults`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub(super) struct Lazy {
 }
 
 impl Lazy {
-    /// Returns this process's bytes that count as page cache. `no_files` counts such bytes of all
+    /// Estimates this process's bytes miscounted as page cache. `no_files` is the number for all
     /// processes.
     fn of(self, no_files: Option<Bytes>) -> Bytes {
         no_files.map_or(self.most, |all| all.max(self.marked).min(self.most))
@@ -89,7 +89,7 @@ impl Sensor {
         }
     }
 
-    /// Keeps the known groups after an error, or without a list (chroot(2)). Allocates.
+    /// Finds the groups, or keeps the known ones after an error or without `/proc`. Allocates.
     pub(super) fn find(&mut self) -> Result<(), ReclaimError> {
         self.found = Instant::now();
         self.machine.open();
@@ -209,7 +209,8 @@ fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
 struct Rise {
     scope: Scope,
     base: Bytes,
-    /// Bytes taken, which are no growth. A quarter of the untouched rest stays for the next window.
+    /// Bytes reported as taken, which are no growth. Each window keeps a quarter of those not yet
+    /// touched.
     own: Bytes,
     since: Option<Instant>,
     a_second: Bytes,
@@ -242,8 +243,8 @@ impl Rise {
     }
 }
 
-/// `Refaults` says whether the kernel read back no dropped page for `rest`. The first change of the
-/// count after such a rest doubles `rest`, up to [`REST_MAX`].
+/// `Refaults` says whether the kernel read back no dropped page during `rest`. A page read back
+/// after that time doubles `rest`, up to [`REST_MAX`].
 #[derive(Debug)]
 struct Refaults {
     seen: Option<u64>,

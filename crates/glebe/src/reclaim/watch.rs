@@ -17,7 +17,7 @@ use glebe_os::units::Bytes;
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 /// Bytes that may be charged before the kernel checks a threshold.
 const NEAR: Bytes = Bytes::mib(4);
-/// An armed threshold stays if it is off by at most `level >> LEVEL_SHIFT`.
+/// An armed threshold stays if the new level differs by at most `level >> LEVEL_SHIFT`.
 const LEVEL_SHIFT: u32 = 6;
 
 /// `Watched` names the source of each kernel notice, or why there is none.
@@ -118,9 +118,9 @@ impl Watch {
         was_told
     }
 
-    /// Arms a threshold at `level`, and returns true if it tried. `level` is `None` while memory is
-    /// short, because arming takes up to tens of ms. In cgroup version 2, follows the group's
-    /// events instead.
+    /// Arms a threshold at `level` (cgroup version 1) or follows the group's events (version 2).
+    /// Returns true after trying to arm. `level` is `None` while memory is short, because arming
+    /// takes up to tens of ms.
     pub(super) fn arm(
         &mut self,
         bell: &Bell,
@@ -181,7 +181,7 @@ impl Watch {
     }
 
     /// Returns true if the group hit a limit since the last call. Each look calls this, because
-    /// epoll may refuse the file.
+    /// epoll may refuse `memory.events`.
     fn settle_events(&mut self) -> bool {
         let Some(events) = &mut self.events else { return false };
         events.has_more().unwrap_or_else(|why| {

@@ -1,14 +1,14 @@
 //! [`Frames`] turns page positions into addresses. [`Critical`] keeps tenants' stores out of pages
 //! that first class takes.
 //!
-//! [`Critical::Restartable`]: a tenant's change is a restartable sequence guarded by the granule
-//! word. Closing the granule and one [`Critical::barrier`] end all sequences there.
+//! [`Critical::Restartable`]: a tenant changes pages in a restartable sequence, which tests that
+//! the granule's word is open. First class closes the word and calls [`Critical::barrier`].
 //!
-//! [`Critical::Counted`], without such sequences: `writers` of the granule word counts the tenants
-//! that copy or drop pages. First class takes another run, waits, or fails.
+//! [`Critical::Counted`]: the granule's word counts tenants that copy or drop pages. First class
+//! waits for these tenants, takes another run, or fails.
 //!
 //! # Safety
-//! `checked` keeps reads and zeroing inside the memory or the readable window. Only a page's holder
+//! `checked` keeps reads and zeroing inside the readable pages of `Frames`. Only a page's holder
 //! writes to the page, and nobody holds a page without memory. A forked child has nothing mapped
 //! and calls nothing here.
 #![allow(unsafe_code)]
@@ -48,8 +48,8 @@ impl Critical {
         matches!(self, Self::Counted)
     }
 
-    /// Aborts all sequences under way, so that no tenant acts on a guard word that it read before.
-    /// After an error the caller must make no block, because a tenant could still write to it.
+    /// Aborts all restartable sequences, so no tenant acts on a guard word that it read before.
+    /// After an error the caller must take no page, because a tenant could still write to it.
     pub(crate) fn barrier(&self) -> Result<(), OsError> {
         if let Self::Restartable(_) = self {
             let (mut made, mut backoff) = (membarrier::rseq_barrier(), Backoff::default());

@@ -1,7 +1,7 @@
 //! `ReserveCore` grants blocks of one page from the [`Stock`] of free pages, without the positions'
 //! lock.
 //!
-//! Cost: one exchange of the stock per block, and one search per chunk restocked.
+//! Cost: one atomic exchange per block, and one search per chunk (32 pages) of stock.
 
 use super::owner::pages_of;
 use super::positions::Positions;
@@ -28,7 +28,8 @@ impl ReserveCore {
         Extent::new(page, 1)
     }
 
-    /// Returns false, with the page free again, if the kernel refuses the barrier.
+    /// Recalls a page that a tenant is writing. If membarrier(2) fails, frees the page and returns
+    /// false.
     #[cold]
     fn recall_busy(&self, page: u64) -> bool {
         let extent = Extent::new(page, 1).expect("one page");
@@ -48,7 +49,7 @@ impl ReserveCore {
         Extent::new(first.start(), 1)
     }
 
-    /// `first` must be pages of one chunk that the caller has taken.
+    /// Fills the stock. `first` must be already taken pages of one chunk.
     pub(super) fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
         for _ in 0..stock::WORDS {
             let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
@@ -60,7 +61,7 @@ impl ReserveCore {
         }
     }
 
-    /// Drains the stock first, because its pages are free too, and then refills it.
+    /// Drains the stock first, because its pages are free too.
     pub(super) fn largest_run(&self) -> Pages {
         let mut positions = lock(&self.positions);
         let drained = !self.busy.stock.is_empty() && self.drain_stock(&mut positions);

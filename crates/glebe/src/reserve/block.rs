@@ -16,8 +16,8 @@ use glebe_os::units::{Bytes, Pages};
 pub enum Contiguity {
     /// Proved by page frames read when the memory was added.
     Proved,
-    /// Page frames are hidden. The block is inside one group of at least this many pages, which the
-    /// kernel keeps contiguous.
+    /// The kernel hides page frames, but keeps groups of at least this many pages contiguous. The
+    /// block is inside one group.
     WithinGrain(Pages),
     /// Contiguous in virtual addresses only.
     VirtualOnly,
@@ -202,8 +202,8 @@ impl Promise {
     /// Takes the block. There is always room, because the run was set aside.
     ///
     /// # Errors
-    /// [`ReserveError::Forked`], or [`ReserveError::Os`] if the kernel refuses the barrier. An
-    /// error ends the promise.
+    /// [`ReserveError::Forked`], or [`ReserveError::Os`] if membarrier(2) fails. An error ends the
+    /// promise.
     pub fn take(mut self) -> Result<Block, ReserveError> {
         let inner = self.inner.get()?;
         let begin = inner.busy.clock.now();

@@ -39,7 +39,7 @@ pub enum ReserveError {
         largest: Pages,
     },
     /// Tenants were copying into every run that was tried, and the request may not wait. Possible
-    /// only with counted writers.
+    /// only with [`Writers::Counted`](super::Writers::Counted).
     #[error("tenants are copying into every run that fits, and the request would not wait")]
     WouldWait,
     /// The caller is a forked child.

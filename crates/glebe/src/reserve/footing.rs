@@ -34,7 +34,8 @@ impl ReserveCore {
 }
 
 impl Reserve {
-    /// Returns the number of pages with memory; in a forked child, the number when it was built.
+    /// Returns the number of pages with memory; in a forked child, the number when the reserve was
+    /// built.
     #[must_use]
     pub fn len(&self) -> Pages {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
@@ -42,15 +43,16 @@ impl Reserve {
         memory.map_or_else(made, Memory::present)
     }
 
-    /// Returns the greatest length; see [`ReserveOptions::room`](super::ReserveOptions::room). In a
-    /// forked child returns the length when the reserve was built.
+    /// Returns the greatest possible length; see
+    /// [`ReserveOptions::room`](super::ReserveOptions::room). In a forked child returns the length
+    /// when the reserve was built.
     #[must_use]
     pub fn room(&self) -> Bytes {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
         memory.map_or(self.contig.len(), Memory::room)
     }
 
-    /// Returns the physical runs with memory, by position, with their source and proof.
+    /// Returns the physical runs by position, with their source and evidence.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].

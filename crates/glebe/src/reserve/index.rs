@@ -1,8 +1,8 @@
-//! [`Index`] of the page cache maps a key's hash to the uses of pages (page and generation) that
-//! may hold the key.
+//! [`Index`] of the page cache maps a key's hash to the page uses (page and generation) that may
+//! hold the key.
 //!
-//! A bucket is two cache lines: a header and fifteen slots. No lock: one exchange of the header
-//! publishes an entry and ends the entry that it replaces.
+//! A bucket is two cache lines: a header and fifteen slots. One exchange of the header, without a
+//! lock, publishes an entry and ends the replaced entry.
 //!
 //! ```text
 //! header  63                 30 29        15 14         0
@@ -17,19 +17,20 @@
 //!        +------------+--------------+--------------------+
 //! ```
 //!
-//! The version changes with every change of the header, so a successful exchange proves that the
-//! bucket did not change since the search. An entry is a hint: after first class took the page, the
-//! entry stays until a publication in this bucket ends it.
+//! Each change of the header raises `version`, so a successful exchange proves that the bucket did
+//! not change since the search. An entry is a hint: after first class took the page, the entry
+//! stays until a publication in this bucket ends it.
 //!
-//! Tag: hash bits that do not choose the bucket. The pages' key words distinguish keys of one tag.
+//! `tag` is the hash's top bits; the low bits choose the bucket. The pages' key words distinguish
+//! keys with equal tags. A publication ends the stale entries of its tag.
 //!
-//! Generation: low 16 bits of the page word's generation ([`super::words`]), so an entry names one
-//! use of its page. If a key is put into the page of its own stale entry, the generation bits match
-//! with probability 2^-16. During two puts of the key, a reader may then find the older page after
-//! the newer. A publication ends the stale entries of its tag.
+//! `generation` is the low bits of the page's generation ([`super::words`]), so an entry names one
+//! use of its page. If a put reuses the page of the key's own stale entry, these bits match with
+//! probability 2^-16. While two puts of the key run, a reader may then find the newer page first
+//! and the older page later.
 //!
 //! # Safety
-//! A bucket consists of words, which may be zero.
+//! A bucket's words may be zero.
 #![allow(unsafe_code)]
 
 use super::lent::Meta;

@@ -1,17 +1,18 @@
 //! [`Lender`] lends pages that first class does not hold to the page cache and the pools.
 //!
-//! A claim may evict a page of any tenant, which then misses the page. No lock.
+//! A claim takes no lock, and may evict a page of any tenant.
 //!
-//! Choice: CLOCK with one byte a page, set by a reader and cleared by the hand. The hand moves
-//! downward, because first class takes from the bottom. Pages that first class gave back are tried
-//! first, because a free page saves an eviction. `slots` remember these pages as hints: the page
-//! word decides a claim.
+//! CLOCK chooses the page. A reader sets the byte of a page in `hot`, and the hand clears the byte.
+//! The hand moves downward, because first class takes from the bottom. A claim first tries pages
+//! that first class gave back, because a free page saves an eviction. `slots` only hint at these
+//! pages.
 //!
 //! The page cache first reuses free pages that the calling thread dropped last, because these are
 //! in the processor's caches.
 //!
 //! A claim that may not evict ignores `slots`, because first class would soon take such low pages
-//! again. It uses a second hand, which restarts at the top when enough pages were given back.
+//! again. Such a claim uses `high_hand`, which restarts at the top when enough pages were given
+//! back.
 
 use std::ops::Range;
 
@@ -34,7 +35,7 @@ const CHUNK: u64 = 32;
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
 pub(super) const DROPPED: u64 = 14;
-/// The second hand restarts when a 64th of all pages was given back since its last restart.
+/// `high_hand` restarts when a 64th of all pages was given back since the last restart.
 const TO_TOP: u64 = 64;
 
 #[derive(Debug)]
@@ -107,7 +108,8 @@ impl Lender {
         self.claim_where(First::Free, u64::MAX, |_, held| held.is_none())
     }
 
-    /// Tries up to about `most` pages at the clock hand, and as many dropped or given-back pages.
+    /// Claims a page that `may` allows. Tries about `most` pages at the clock hand, and as many
+    /// dropped or given-back pages.
     #[inline]
     pub(super) fn claim_where(
         &self,
@@ -174,7 +176,7 @@ impl Lender {
         filled
     }
 
-    /// Counts after all copies, because a locked instruction would wait for the stores of a copy.
+    /// Updates the counters last, because a locked instruction would wait for the stores of a copy.
     #[inline]
     pub(super) fn fill_all<'b>(
         &self,
@@ -226,8 +228,7 @@ struct Padded(Word);
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Lane {
-    /// Number of the next page, counted down from the end; a multiple of [`CHUNK`] if the chunk is
-    /// used up.
+    /// Pages from the end down to the next page; a multiple of [`CHUNK`] if the chunk is used up.
     place: Word,
     /// Ring of dropped pages, each stored plus one; 0 for none.
     dropped: [Word; DROPPED as usize],
@@ -241,7 +242,7 @@ struct Clock {
     high_hand: Padded,
     given: Word,
     lanes: Box<[Lane]>,
-    /// Runs that were given back: first chunk from bit 32 on, number of chunks below; 0 if empty.
+    /// Given-back runs as `first chunk << 32 | number of chunks`; 0 for an empty slot.
     slots: Box<[Word]>,
     next_slot: Word,
     /// Number of used slots, which may lag.
@@ -259,7 +260,7 @@ impl Clock {
         self.end.store(end, Ordering::Relaxed);
     }
 
-    /// Returns the next page to try, and true if a claim may take the page only if it is free.
+    /// Returns the next page to try, and true if only a free page may be claimed.
     #[inline]
     fn next(&self, first: First) -> (usize, bool) {
         let has_dropped = matches!(first, First::Dropped | First::Free);

@@ -1,6 +1,6 @@
-//! [`Memory`] of a reserve with room is a window of addresses with parts mapped in it.
+//! [`Memory`] of a reserve that can grow is a window of addresses with parts mapped in it.
 //!
-//! A part is the memory of the build or one piece of a grow, less the pages given back. Unit: base
+//! A part is the first memory or a piece that a grow added, less the pages given back. Unit: base
 //! pages from the window's start, or [`Bytes`]. Locks: `turn` during a resize, then `parts`.
 
 use std::sync::Arc;

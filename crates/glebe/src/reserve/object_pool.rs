@@ -30,8 +30,8 @@ pub enum OnRecall {
     /// The pages are lost, at no cost to first class.
     #[default]
     Discard,
-    /// First class moves the contents to free pages or pages of the page cache, if it can, in about
-    /// a microsecond a page. Every later block of this reserve costs one look at each of its pages.
+    /// First class moves the contents, if it can, to free or page-cache pages of the reserve, in
+    /// about a microsecond a page. Every later block of this reserve costs one lookup per page.
     Move,
 }
 
@@ -52,7 +52,7 @@ impl LentObjectPoolOptions {
         Self { staging: Some(staging), ..self }
     }
 
-    /// Sets the fate of the pages that first class takes.
+    /// Sets the fate of recalled pages.
     pub fn on_recall(self, on_recall: OnRecall) -> Self {
         Self { on_recall, ..self }
     }
@@ -192,8 +192,7 @@ impl LentObjectPool {
     /// Removes an object.
     ///
     /// # Errors
-    /// [`Error::Stale`] if the object was removed or found lost before; [`Error::Foreign`],
-    /// [`Error::Forked`].
+    /// As [`LentObjectPool::read`], except [`Error::BufferTooSmall`].
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let inner = self.inner()?;
         self.pool().remove(handle)?;
@@ -201,8 +200,8 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Within the budget, compacts the staging, and then moves the objects of lent zspages with at
-    /// least a quarter of their slots free to the staging.
+    /// Within the budget, compacts the staging, then moves objects there from lent zspages that are
+    /// at most three quarters full.
     ///
     /// # Errors
     /// [`Error::NoBudget`] for a budget of zero, [`Error::Forked`].
@@ -222,8 +221,8 @@ impl LentObjectPool {
         Ok(done)
     }
 
-    /// Ends the objects in lost pages of the next `zspages` zspages, and moves the objects of at
-    /// most one sparse zspage to the staging. Calls that lend pages sweep too.
+    /// Ends the handles of lost objects in the next `zspages` zspages. Moves the objects of at most
+    /// one zspage, at most half full, to the staging. Calls that lend pages sweep too.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -233,7 +232,7 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Returns the statistics now; zeros in a forked child. O(zspages).
+    /// Returns the statistics; zeros in a forked child. O(zspages).
     #[must_use]
     pub fn stats(&self) -> LentObjectPoolStats {
         if self.inner().is_err() {
@@ -304,7 +303,7 @@ impl LentObjectPoolStats {
         ]
     }
 
-    /// Returns one JSON object, in which `objects` has the statistics of the objects.
+    /// Returns one JSON object, with the objects' statistics as `objects`.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut own = json(&self.rows());

@@ -53,32 +53,31 @@ impl ReserveOptions {
     }
 
     /// Sets the codec of the page cache; by default none. With a codec, more pages fit if they
-    /// compress, calls take longer, and about a 64th of the room, at least 64 pages, is staged in
-    /// ordinary memory.
+    /// compress, but calls take longer. Compressed pages first go to ordinary memory: about a 64th
+    /// of the room, at least 64 pages.
     pub fn page_cache(self, codec: Codec) -> Self {
         Self { page_cache: Some(codec), ..self }
     }
 
-    /// Starts a background thread that keeps about `pages` pages zeroed, in whole granules; by
-    /// default there is none. Tenants avoid these granules, and a zeroed block there needs no
-    /// clearing.
+    /// Starts a background thread that keeps about `pages` pages zeroed, in whole granules (2 MiB).
+    /// Tenants avoid these granules, and a request for zeros needs no clearing there.
     pub fn zero_ahead(self, pages: Pages) -> Self {
         Self { zero_ahead: pages, ..self }
     }
 
-    /// Lets the reserve [grow](super::Reserve::grow) up to `room` bytes, rounded up to granules,
-    /// and [shrink](super::Reserve::shrink); by default the length is fixed. Each page of room
-    /// costs about ten bytes of tables, or a hundred once used.
+    /// Lets the reserve [grow](super::Reserve::grow) up to `room` bytes, rounded up to granules
+    /// (2 MiB), and [shrink](super::Reserve::shrink); by default the length is fixed. Each page of
+    /// room costs about ten bytes of tables, or a hundred once used.
     pub fn room(self, room: Bytes) -> Self {
         Self { room, ..self }
     }
 
-    /// Makes a reserve over `len` bytes of new memory, rounded up to granules.
+    /// Makes a reserve over `len` bytes of new memory, rounded up to granules (2 MiB).
     ///
     /// # Errors
     /// [`ReserveError::Contig`] if the memory cannot be allocated; [`ReserveError::BadLen`] if the
-    /// memory is not in whole granules; [`ReserveError::FixedLen`] if room is set and the memory
-    /// belongs to a file; [`ReserveError::Packed`] if the pool of compressed pages cannot be made;
+    /// source's memory is not in whole granules; [`ReserveError::FixedLen`] if room is set and the
+    /// memory belongs to a file; [`ReserveError::Packed`] if the compressed pool cannot be made;
     /// [`ReserveError::Os`] if the kernel refuses a call.
     pub fn build(mut self, len: Bytes) -> Result<Reserve, ReserveError> {
         let granules = len.get().div_ceil(GRANULE.get());
@@ -88,7 +87,7 @@ impl ReserveOptions {
         self.build_over(again, memory.build(len)?)
     }
 
-    /// Makes a reserve over `contig`. With room, the reserve grows by memory of the same source.
+    /// Makes a reserve over `contig`. If [`Self::room`] is set, added memory has the same source.
     ///
     /// # Errors
     /// As [`ReserveOptions::build`] except [`ReserveError::Contig`].

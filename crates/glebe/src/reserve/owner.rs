@@ -15,10 +15,10 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, Ordering};
 use glebe_os::units::Pages;
 
-/// Most places that a request tries. Only at the last may it wait for tenants' copies.
+/// Most places that a request tries. Only the last try may wait for tenants' copies.
 const PLACES_MAX: u32 = 8;
 const COST_OF_ZEROING: u64 = 1;
-/// More than zeroing all other granules.
+/// Exceeds [`COST_OF_ZEROING`] of all granules together.
 const COST_OF_WRITER: u64 = 1 << 32;
 
 /// [`Request`] describes a block.
@@ -39,8 +39,9 @@ impl Request {
         Self { pages, align, zeroed: false, any: false, no_wait: false }
     }
 
-    /// Aligns the first page frame to `align` pages, a power of two. Aligns the position instead
-    /// if frames are hidden, or with [`Request::any`] if there are several physical runs.
+    /// Aligns the first page frame to `align` pages, a power of two. Aligns the offset in the
+    /// reserve instead if frames are hidden, or with [`Request::any`] if there are several physical
+    /// runs.
     pub fn align(self, align: Pages) -> Self {
         Self { align, ..self }
     }
@@ -90,7 +91,8 @@ pub(super) fn pages_of(extent: Extent) -> Range<usize> {
 
 impl Reserve {
     /// Takes a block, if needed from tenants. A number of [`Pages`] converts by [`Request::new`].
-    /// The search usually takes O(log n) steps, plus one a granule for zeros or counted writers.
+    /// The search usually takes O(log n) steps. [`Request::zeroed`] and
+    /// [`Writers::Counted`](super::Writers::Counted) add one per granule (2 MiB).
     ///
     /// ```
     /// use glebe::{reserve::{Request, Reserve}, units::{Bytes, Pages}};
@@ -134,7 +136,7 @@ impl Reserve {
         Ok(Promise { inner: self.inner.clone(), extent, zeroed: request.zeroed })
     }
 
-    /// Returns the length of the longest free run of contiguous pages.
+    /// Returns the length of the longest free run.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -170,8 +172,7 @@ impl ReserveCore {
         Ok(self.block(shared, extent))
     }
 
-    /// With counted writers the stock is not used, because the search must avoid granules with
-    /// writers.
+    /// Returns false with `Writers::Counted`, because only a search avoids granules with writers.
     #[inline]
     fn may_be_at_hand(&self, request: &Request) -> bool {
         request.is_any_page() && !self.lent().critical().counts_writers()
@@ -258,7 +259,7 @@ impl ReserveCore {
         }
     }
 
-    /// Returns false if a counted writer is copying there and `wait` is false.
+    /// Returns false if a counted writer is copying to `extent` and `wait` is false.
     pub(super) fn recall(
         &self,
         extent: Extent,

@@ -2,8 +2,8 @@
 //!
 //! A page whose key and compressed bytes fit in three quarters of a page becomes an object of a
 //! pool on lent pages ([`packed`](super::packed)): the key, 32 bytes that each read compares first,
-//! then the coded bytes. Its index entry stores the handle's index with [`OBJECT`] set as the page,
-//! and the low bits of the handle's generation as the generation.
+//! then the coded bytes. In the page's index entry, `page` is the handle's index with [`OBJECT`]
+//! set, and `generation` is the low bits of the handle's generation.
 
 use super::error::ReserveError;
 use super::lender::Lender;

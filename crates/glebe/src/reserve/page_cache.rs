@@ -1,14 +1,15 @@
 //! [`PageCache`] keeps pages by name space, object and index, with the calls of Linux's cleancache.
 //!
-//! The only promise: a hit is the last page put under its key. A refused put drops the key's older
-//! page.
+//! A get may miss; a hit returns the last page put under its key. A refused put drops the key's
+//! older page.
 //!
-//! Invalidation of an object or name space is O(1): it changes the number of a name space, or the
-//! generation of an object in a hashed cell. The key words of a page have both, so older pages no
-//! longer match. Objects that share a cell are invalidated together, which only costs misses.
+//! A stored page's key has the number of its name space and the generation of its object.
+//! Invalidation changes the number or the generation in O(1), so older pages no longer match.
+//! Objects with equal hashes share a generation and are invalidated together, which only costs
+//! misses.
 //!
-//! With a codec, pages that compress well go to [`PackedPages`]. One [`Index`] names all pages.
-//! Lock: `names`, to look a name space up.
+//! With a codec, pages that compress well go to [`PackedPages`]. One [`Index`] names all pages. A
+//! look-up of a name space locks `names`.
 
 mod run;
 
@@ -55,7 +56,7 @@ pub enum Rejected {
     Full,
     /// First class took the page during the copy.
     Recalled,
-    /// The copy was interrupted too often, or the index had no slot.
+    /// The kernel interrupted the copy too often, or the index had no slot.
     Busy,
 }
 
@@ -111,8 +112,8 @@ enum Takes {
 }
 
 impl Namespace {
-    /// Makes puts take free pages only. A put is rejected if it finds none. With a codec, lending
-    /// pages for compressed ones still evicts.
+    /// Makes puts take free pages only. A put is rejected if it finds none. With a codec,
+    /// compressed pages still evict others.
     ///
     /// A put looks at O(pages / free pages) pages on average.
     #[must_use]
@@ -169,7 +170,7 @@ impl Namespace {
         Ok(found)
     }
 
-    /// Drops all pages of an object, and by chance pages of other objects. O(1).
+    /// Drops all pages of an object, and of objects with the same hash. O(1).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].

@@ -1,13 +1,13 @@
 //! [`Positions`] has the pages that are free for first class, and their physical runs.
 //!
-//! The *physical* free tree has each run of adjacent frames at a position congruent to its first
-//! frame modulo [`ALIGN_PAGES`], with a hole between runs. So an extent there is one physical run,
-//! aligned like its frames. The *flat* tree counts pages from the mapping's start, for requests
-//! that accept any pages. It exists only if there are several runs. If frames are hidden, a run is
-//! a grain that the kernel keeps contiguous.
+//! In the *physical* free tree, positions are congruent to frames modulo [`ALIGN_PAGES`], with a
+//! hole between runs of adjacent frames. So an extent there is contiguous, and aligned like its
+//! frames. The *flat* tree counts pages from the mapping's start, for requests that accept any
+//! pages. It exists only if there are several runs. If frames are hidden, a run is a grain that the
+//! kernel keeps contiguous.
 //!
-//! A block takes the lowest place that fits. If granules have costs, for copies to wait for or
-//! pages to zero, the block prefers a cheaper place.
+//! A block takes the lowest place that fits, or a cheaper place if granules have costs (copies to
+//! wait for, pages to zero).
 //!
 //! Cost: O(log n) a call; with costs also a step a granule, and a search for each extent or granule
 //! that may be cheaper.
@@ -30,7 +30,7 @@ const ALIGN_PAGES: u64 = 1 << 18;
 struct Run {
     base: u64,
     pages: Extent,
-    /// First frame, or first page if frames are hidden: alignment refers to this number.
+    /// Frame of the first page (page number if frames are hidden), for alignments.
     first: u64,
 }
 
@@ -138,8 +138,8 @@ impl Positions {
         self.runs[self.runs.partition_point(|run| run.base <= position) - 1]
     }
 
-    /// Returns the granules' costs, to be written before each search with [`Search::by_cost`]. A
-    /// granule without memory must have a cost above 0.
+    /// Returns the granules' costs, to be written before each search with [`Search::by_cost`];
+    /// above 0 for a granule without memory, which searches then skip.
     pub(crate) fn costs(&mut self) -> &mut [u64] {
         &mut self.costs
     }
@@ -274,7 +274,7 @@ impl Positions {
         let tree = self.searched(flat);
         for (granule, _) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == 0) {
             let first = granule as u64 * self.granule_pages;
-            // A granule that is being added may cost nothing before its run is known.
+            // Skips a granule that is being added, whose run is not yet known.
             let Some(base) = self.position_of(first, flat) else { continue };
             let within = Extent::new(base, self.granule_pages);
             if let Ok(Some(found)) = tree.find(lowest.len(), align, within) {
@@ -291,7 +291,7 @@ impl Positions {
     }
 
     /// Returns the cheapest aligned place at the start of a free extent or at a multiple of a
-    /// granule's length; of equals the lowest.
+    /// granule's length; the lowest if several are equal.
     fn cheapest(&mut self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let len = lowest.len();
         self.sum_costs();

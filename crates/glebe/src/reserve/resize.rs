@@ -1,10 +1,10 @@
 //! [`Reserve`] grows and shrinks in use.
 //!
-//! New memory is moved into the window, opened to tenants, and then added to the positions. Memory
-//! to give back is claimed and recalled like a block, and then replaced by read-only zeros. So a
-//! late reader finds zeros and another epoch.
+//! `grow` moves memory into the window, opens it to tenants, and then adds it to the free
+//! `Positions`. `shrink` takes and recalls memory like a block, and then maps read-only zeros in
+//! its place. So a late reader finds zeros and a higher epoch.
 //!
-//! Locks: the memory's `turn`, then the positions' lock, for one step per free extent.
+//! Locks: the memory's `turn`, then the positions' lock, held for one step per free extent.
 
 use super::error::ReserveError;
 use super::memory::{Memory, MemoryPart};
@@ -183,7 +183,7 @@ impl Reserve {
     /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room) or for a dma-heap's
     /// memory; [`ReserveError::NotGiven`] with the length that can be given;
     /// [`ReserveError::BadLen`] if `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`], also
-    /// if the kernel cannot end a part of a pin (before Linux 5.13). Memory given back before an
+    /// for pinned memory before Linux 5.13, which cannot unpin a part. Memory given back before an
     /// error stays with the system.
     pub fn shrink(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.shrink(len)

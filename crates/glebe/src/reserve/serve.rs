@@ -1,8 +1,7 @@
 //! [`start`] runs the thread and the socket that serve a reserve's statistics.
 //!
-//! Only the directory's owner and root may enter the directory. The thread holds the reserve only
-//! while it copies the statistics. The reserve's end drops the [`Bound`], which removes the socket
-//! and ends the thread. Protocol: [`super::served`].
+//! The socket's directory admits only its owner and root. The reserve's end drops the [`Bound`],
+//! which removes the socket and ends the thread. Protocol: [`super::served`].
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;

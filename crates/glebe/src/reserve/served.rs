@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! request   "text" | "json" | "openmetrics", then a newline, in one write
-//! answer    "glebe-stats/1 " ("ok" | "error") " " bytes of the body "\n", then the body
+//! answer    "glebe-stats/1 " ("ok" | "error") " " body's length in bytes "\n", then the body
 //! ```
 //!
 //! A socket without a listener was left by an ended process.
@@ -108,7 +108,7 @@ pub fn list(dir: &Path) -> Result<Vec<Served>, OsError> {
     Ok(found)
 }
 
-/// [`Served`] is the socket of one reserve, perhaps left by an ended process.
+/// The socket of one reserve, perhaps of an ended process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     pid: u32,

@@ -1,8 +1,8 @@
 //! [`Shared`] is a handle like `Arc` to a value that a forked child cannot reach.
 //!
-//! The value is in the tables' mapping, which the kernel wipes in a forked child. So the count of
-//! handles also detects a fork: a handle finds zero only in a child. If the kernel cannot wipe the
-//! mapping, a guard is checked too.
+//! A handle finds the count of handles zero only in a forked child, where the kernel wipes the
+//! mapping of count and value. If the kernel cannot wipe the mapping, a [`ForkGuard`] detects the
+//! child.
 //!
 //! # Safety
 //! The value is alive while the count is above zero. Each handle holds one count. [`Shared::get`]
@@ -89,8 +89,8 @@ impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         if !self.is_lost() && self.handles().fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
-            // SAFETY: the last handle has ended and weak ones see zero, so nobody reads the value
-            // again. The moved-out root holds the mapping until the value is dropped.
+            // SAFETY: this was the last handle and `Weak::upgrade` sees zero, so nobody reads the
+            // value again. The moved-out root holds the mapping until the value is dropped.
             end(unsafe { self.0.as_ptr().read() });
         }
     }
@@ -109,7 +109,7 @@ pub(super) struct Weak<T> {
     _mapping: Arc<Mapping>,
 }
 
-// SAFETY: a `Weak` gives only a `Shared`, and keeps the count mapped.
+// SAFETY: a `Weak` reads only the count, which it keeps mapped, and gives a `Shared`.
 unsafe impl<T: Send + Sync> Send for Weak<T> {}
 
 impl<T> Weak<T> {

@@ -1,4 +1,4 @@
-//! [`Stats`] of a reserve: one table makes the structure and its text forms.
+//! [`Stats`] describes a reserve.
 //!
 //! Identities while no call is under way ([`Stats::check`]):
 //!
@@ -85,10 +85,10 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Tests that the counters add up, which is certain only while no call is under way.
+    /// Tests that the counters add up, which is certain only while no call runs.
     ///
     /// # Errors
-    /// The identity that does not hold, with its values.
+    /// Returns the failed identity and its values.
     pub fn check(&self) -> Result<(), String> {
         let came = self.stored + self.rejected_recalled;
         let went = self.evicted + self.replaced + self.invalidated_pages + self.recalled;

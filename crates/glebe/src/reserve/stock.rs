@@ -8,9 +8,9 @@
 //! +------------------------+------------------------+
 //! ```
 //!
-//! `free` has a bit for each stocked page of a chunk of 32. The free trees count these pages as
-//! taken, but tenants still use them. A request that finds no place drains the stock and searches
-//! again.
+//! `free` has a bit for each stocked page of a chunk of 32. `Positions` counts a stocked page as
+//! taken, but tenants use the page until a block takes it. A request that finds no place drains the
+//! stock and searches again.
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{AtomicU64, Ordering};

@@ -1,11 +1,11 @@
-//! [`Tables`] is the memory of a reserve's words, in a few huge pages, to save TLB misses.
+//! [`Tables`] puts a reserve's metadata in a few huge pages, to save TLB misses.
 //!
 //! A forked child gets zeros, so that the parent's later writes need no copy on write. If the
 //! kernel cannot wipe the mapping, a [`ForkGuard`] detects the child.
 //!
 //! # Safety
-//! A [`Table`] keeps its mapping alive. Its elements were written when it was made or may be zero,
-//! and need no drop. No two tables overlap.
+//! A [`Table`] keeps its mapping alive. Its elements were written, or zero is their valid value
+//! ([`Zeros`]). Elements need no drop. Tables do not overlap.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -138,8 +138,8 @@ impl<T> Deref for Table<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were written at `start` or may be zero, and `_mapping` is kept.
-        // A forked child finds zeros, a value of every element: all are words or bytes.
+        // SAFETY: `_mapping` keeps `len` elements, written or zero. Zeros, as in a forked child,
+        // are valid because all elements are words or bytes.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! * closers: first-class calls that close the granule to tenants, plus one while a block holds the
-//!   whole granule or it has no memory. If not zero, no tenant may begin or commit here.
-//! * writers: tenants that copy or drop a page here; not counted with restartable sequences.
+//!   whole granule or the granule lacks memory. If not zero, no tenant may begin or commit here.
+//! * writers: tenants that copy or drop a page here; 0 if tenants use restartable sequences.
 //! * live: pages that tenants have claimed or filled. A tenant adds one *before* it claims an
 //!   unused page, only in the epoch that it saw, so a recall counts each page exactly once.
 //! * held: pages that first class holds.
-//! * zero: a [`ZeroState`]. The claim of an unused page resets it, unless made to zero the page.
+//! * zero: a [`ZeroState`]. A claim of an unused page sets `Unknown`, except to zero the page.
 //! * epoch: incremented when first class takes the whole granule. Page words of older epochs mean
 //!   "free", so one update recalls 512 pages.
 //!
@@ -248,7 +248,7 @@ impl Granules {
         GranuleWord(self.words[granule].load(Ordering::Acquire))
     }
 
-    /// Returns the old word, as `Err` and unchanged if `change` returned `None`.
+    /// Returns the old word; as `Err`, without a change, if `change` returned `None`.
     #[inline]
     pub(crate) fn update(
         &self,

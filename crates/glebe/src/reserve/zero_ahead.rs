@@ -1,7 +1,7 @@
-//! [`start`] runs the thread that keeps granules zeroed for first class.
+//! [`start`] runs the thread that keeps granules (2 MiB) zeroed for first-class requests.
 //!
-//! The thread ends with the reserve, takes no lock, and works like a tenant, which first class can
-//! interrupt.
+//! The thread ends with the reserve and takes no lock. Requests can interrupt the thread like a
+//! tenant.
 
 use std::thread;
 use std::time::Duration;

@@ -156,8 +156,8 @@ impl Copies {
         Ok(Self { pool, file, coder, page })
     }
 
-    /// Stores a copy. An object that is not one repeated word fails with `Full` if less than `1 /
-    /// free` of the pool is unused.
+    /// Fails with `Full` if less than `1 / free` of the pool is unused, unless the object is one
+    /// repeated word.
     pub(super) fn store(&self, key: Key, object: &[u8], free: u64) -> Result<Copy, zpool::Error> {
         if let Some(word) = same_filled(object) {
             return Ok(Copy::Filled(word));

@@ -5,7 +5,7 @@ use crate::zpool;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, Pages};
 
-/// The reason why a call was refused. The call may have evicted objects.
+/// Reason for a refused call. The call may have evicted objects.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwapError {
@@ -149,8 +149,8 @@ pub enum SwapError {
         /// Damage.
         what: &'static str,
     },
-    /// Without a file, the limit of bytes that need not be written (put-back) would be below the
-    /// stored bytes.
+    /// The put-back limit (bytes that stay unwritten) is below the stored bytes, and there is no
+    /// file.
     #[error("a put-back of {put_back} where {stored} are stored, and no file to write them to")]
     PutBackBelowStored {
         /// Bytes stored.

@@ -14,7 +14,7 @@ use super::slots::SwapSlot;
 use super::store::Store;
 use super::word::{must, unpin, Word};
 
-/// `Pin` gives the bytes of an object, which stays in memory while the guard lives.
+/// `Pin` keeps an object in memory and gives its bytes.
 pub struct Pin<'a> {
     store: &'a Store,
     slot: SwapSlot<'a>,

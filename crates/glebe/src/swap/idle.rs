@@ -1,8 +1,8 @@
 //! [`Idle`] keeps copies of a [file's](super::file) records in a swap cache, where they may vanish.
 //!
 //! A record consists of *pieces* of up to a page. A read that misses a piece drops the others. Only
-//! a record's owner accesses its handles, so accesses are relaxed. Cost: 8 bytes per unit of the
-//! file ever used. Locks: the pool's.
+//! the owner of a record accesses the record's handles, so accesses are relaxed. Cost: 8 bytes per
+//! unit (512 bytes) of the file ever used. Locks: the pool's.
 
 use super::file::{units, UNIT};
 use super::kept::Kept;
@@ -17,7 +17,7 @@ use glebe_os::units::Bytes;
 #[derive(Debug)]
 pub(super) struct Idle {
     kept: Kept,
-    /// A handle at each piece's first unit in the file; other words are 0.
+    /// Per unit of the file: handle of the piece that starts there, or 0.
     handles: Words,
     used: MappedWord,
     page: usize,

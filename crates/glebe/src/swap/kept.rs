@@ -1,7 +1,7 @@
 //! [`Kept`] stores copies of a file's blocks.
 //!
 //! A copy may vanish when another client takes its lent page, or when the cache's own pool is full.
-//! So readers check each block. Locks: the pool's.
+//! A read then returns `None`. Locks: the pool's.
 
 use std::sync::Arc;
 

@@ -104,8 +104,8 @@ impl SwapOptions {
     /// Makes a [`Region`] of `len` bytes, rounded up to pages, with at most `budget` in memory.
     ///
     /// # Errors
-    /// As [`SwapOptions::build`]. `NotCached` for any swap cache, because a touch may happen under
-    /// a lock of the reserve. `Os` without userfaultfd(2); `HandlerCovered`.
+    /// As [`SwapOptions::build`]. `NotCached` for any swap cache. `Os` if the kernel lacks
+    /// userfaultfd(2). `HandlerCovered` if another SIGBUS handler runs first.
     pub fn build_region(self, len: Bytes, budget: Bytes) -> Result<Region, SwapError> {
         if self.kept.is_some() {
             let why = "a region's pages may be touched in a call that has a lock of the reserve";

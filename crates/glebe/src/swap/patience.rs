@@ -1,5 +1,6 @@
-//! [`Patience`] limits a call's wait for room: a quarter of a second for another thread's load or
-//! eviction, some tens of milliseconds for a region's guard, otherwise two waits.
+//! [`Patience`] limits a call's wait for room: a quarter of a second while another thread loads or
+//! evicts ([`Hope::Soon`]), some tens of milliseconds while guards pin pages ([`Hope::Used`]), else
+//! two waits.
 
 use glebe_os::internal::sync::Backoff;
 

@@ -1,7 +1,7 @@
 //! [`Places`] assigns slots and addresses to objects.
 //!
 //! Unit: pages. Freed slots form a linked list, so a free needs no memory. Cost: O(log objects).
-//! Lock: one, also during a system call for each slot used for the first time.
+//! The lock is also held during the system call that populates a new slot.
 
 use super::error::SwapError;
 use super::slots::{Place, Slots, SwapSlot};

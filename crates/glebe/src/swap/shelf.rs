@@ -1,7 +1,7 @@
-//! [`Shelf`] is a store or region as the owner of slots with copies.
+//! [`Shelf`] is a store or region, which owns slots with copies.
 //!
-//! If the pool is full, kept copies of resident objects are dropped. If none is kept, a batch of
-//! stored copies moves to the file; if none is stored, the new copy goes there. No lock.
+//! If the pool is full, `store_copy` drops kept copies of resident objects, or else moves stored
+//! copies to the file, or else stores the new copy in the file. No lock.
 
 use super::copies::{Copies, Copy};
 use super::error::SwapError;
@@ -43,7 +43,7 @@ pub(super) trait Shelf {
     fn hands(&self) -> &Hands;
     fn used(&self) -> u32;
     fn slot(&self, index: u32) -> Option<SwapSlot<'_>>;
-    /// Frees an object that was declared dead while this call owned its slot.
+    /// Frees an object that was declared dead while the caller owned `slot`.
     fn settle(&self, slot: SwapSlot<'_>);
 }
 

@@ -5,11 +5,12 @@
 //! 1  place    63 ... 24 first page | 23 .. 0 length in bytes; of a hole: the next hole's index + 1
 //!             of a region's page: 1 if the program has locked or protected it
 //! 2  copy     a handle of the pool, a unit of the file, or the word that fills the object
-//! 3           63 .. 62 form | 61 in the file | 55 .. 32 length in bytes | 31 .. 0 checksum
+//! 3           63 .. 62 filled, plain or coded | 61 in the file
+//!             55 .. 32 length in bytes | 31 .. 0 checksum
 //! ```
 //!
-//! An unused slot reads as 0, a hole of generation 0. The object's word says who may change place
-//! and copy, so their accesses are relaxed. No lock.
+//! An unused slot reads as 0, a hole of generation 0. The object's word lets one thread at a time
+//! change place and copy, so their accesses are relaxed. No lock.
 
 use super::copies::Copy;
 use glebe_os::error::OsError;

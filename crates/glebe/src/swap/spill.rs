@@ -1,7 +1,7 @@
 //! `spill` moves copies of stored objects to the file if the pool is full.
 //!
-//! Copies leave the pool only after the write, so a failed write loses nothing. A pin of such an
-//! object waits.
+//! Copies leave the pool only after the write, so a failed write loses nothing. A pin waits while
+//! `spill` writes the object.
 
 use super::copies::CopyBlock;
 use super::error::SwapError;
@@ -89,7 +89,7 @@ fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
         });
         match is_read {
             Some(block) => batch.objects.push((slot, block)),
-            // The copy is not in the pool, or its next load reports its damage.
+            // The copy is outside the pool, or damaged: its next load reports the damage.
             None => {
                 batch.bytes.truncate(from);
                 release(shelf, slot);

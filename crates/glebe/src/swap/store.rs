@@ -1,7 +1,7 @@
 //! [`Store`] makes, pins and frees objects by key.
 //!
 //! A call changes the object's [word](super::word) in atomic steps. The call waits while another
-//! thread evicts, loads or frees the object; that thread waits for no such call.
+//! thread evicts, loads or frees the object, and does not block that thread meanwhile.
 //!
 //! # Safety
 //! A call touches only bytes of objects that it has pinned or owns.
@@ -175,8 +175,8 @@ impl Store {
         Ok(unsafe { PinMut::new(self, slot, key) })
     }
 
-    /// Retries a refused step after loading or waiting. Returns the earlier word, or `None` if this
-    /// call loaded the object.
+    /// Loads the object, or waits and retries the refused `step`. Returns the word before `step`;
+    /// `None` after a load.
     #[cold]
     fn bring_for(
         &self,

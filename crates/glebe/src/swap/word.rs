@@ -7,14 +7,14 @@
 //! hole ----> resident <----> leaving ----> stored ----> loading ----> resident
 //!   ^           |  created alone             |  ^          |-> stored: no room, try again
 //!   +--- taken <+----------------------------+  |          +-> failed: its copy is damaged
-//!          +------------------------------------+  a dead object, of which nothing is left
+//!          +------------------------------------+  a dead object whose bytes are freed
 //! ```
 //!
 //! *pins* keep a resident object in memory; *alone* is the exclusive pin, whose owner may write.
 //! *copy*: a copy of the current bytes exists. *busy*: one thread works on the copy and holds a
 //! pin. *used*: pinned since the clock hand last passed. *dead*: the bytes are unwanted. A thread
-//! that makes an object loading, leaving or taken owns it until the next step. Only this owner, the
-//! busy thread, or the exclusive pin's owner changes the copy.
+//! that makes an object loading, leaving or taken (to be freed) owns it until the next step. Only
+//! this owner, the busy thread, or the exclusive pin's owner changes the copy.
 //!
 //! Each step is one compare-and-exchange. No lock.
 
@@ -81,8 +81,8 @@ pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Wor
     let mut old = at.load(Ordering::Acquire);
     loop {
         let new = step(Word(old))?;
-        // Release: a thread that sees the new state sees all writes before it. Acquire: accesses
-        // under ended pins happen before the code that follows.
+        // Release: a thread that sees the new state sees all writes before it. Acquire: accesses by
+        // threads that unpinned happen before the code that follows.
         match at.compare_exchange_weak(old, new.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return Ok(Word(old)),
             Err(now) => old = now,

@@ -204,7 +204,7 @@ fn memory_at_a_multiple_takes_no_more_than_its_length() {
     if !all_is_locked() {
         return;
     }
-    // Raises the present memory to its peak, so that VmHWM shows growth.
+    // Raises VmRSS to its peak, so that VmHWM shows growth.
     let fill = vec![1_u8; Bytes::mib(16).as_usize()];
     let before = status("VmHWM");
     let huge = PageSize::new(2 << 20).unwrap();

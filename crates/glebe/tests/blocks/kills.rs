@@ -1,5 +1,5 @@
-//! Tests kill -9 at random moments: the next command leaves no block off line, and none without an
-//! owner unless another program has pages there.
+//! Tests kill -9 at random moments. The next command brings blocks back on line. Only blocks with
+//! another program's pages remain without an owner.
 
 use std::process::{Child, Stdio};
 use std::thread;
@@ -33,8 +33,8 @@ impl Drop for Victim {
     }
 }
 
-/// Waits if the repair found pages of a hugetlb pool in a block, because another program may own
-/// them.
+/// Waits until all blocks have owners if `notes` tell of hugetlb pages, because these may be
+/// another program's.
 fn wait_for_others(notes: &[String]) -> bool {
     let is_others = notes.iter().any(|note| note.contains("pages of hugetlb pools"));
     if is_others {

@@ -13,15 +13,15 @@ use glebe_testing::turn::{Turn, POOL};
 const ROOT: &str = "/sys/devices/system/memory";
 const RECORD: &str = "/run/glebe/blocks";
 
-/// Longest wait for a block without an owner. The block stays movable while another program has
-/// pages in it. Each call of the library tries to return it to its zone.
+/// Longest wait until a block without an owner is back in its zone. Each call of the library tries
+/// this, and fails while another program has pages in the block.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// State and zones by block number.
 pub type Blocks = BTreeMap<u64, (String, String)>;
 
-/// Locks the memory blocks for this test alone and the hugetlb pool as shared, then waits up to
-/// `PATIENCE` until all blocks on record have owners.
+/// Locks the memory blocks for this test alone and the hugetlb pool as shared. Then calls
+/// [`wait_until_all_owned`].
 pub fn turn() -> Option<[Option<Turn>; 2]> {
     turn_with(Turn::shared)
 }
@@ -90,7 +90,7 @@ pub fn record() -> String {
     fs::read_to_string(RECORD).unwrap_or_default()
 }
 
-/// Returns the number of persistent pages, without temporary additions by other processes.
+/// Counts the persistent pages under the pool's lock, which excludes temporary additions by others.
 pub fn base() -> i128 {
     let _lock = PoolLock::acquire().unwrap();
     persistent()

@@ -34,7 +34,7 @@ fn cannot(error: &Error) -> bool {
             | Error::BlocksTaken { .. }
             | Error::CgroupLimit { .. }
     );
-    // This error means that the pool has more idle pages than the blocks hold.
+    // `lie idle` says that the hugetlb pool has more idle pages than the blocks hold.
     let short = short || matches!(error, Error::NoBlocks { why } if why.contains("lie idle"));
     if short {
         println!("skipped: {error}");

@@ -129,8 +129,8 @@ fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
     let len = block_size();
-    // Memory for the child's words, their rounds, and its code, which the kernel would otherwise
-    // drop and reread.
+    // The limit fits the child's words, a byte of rounds per word, and its code, because the kernel
+    // would otherwise drop and reread code.
     let limit = Bytes::new(2 * len + 2 * len / 8) + Bytes::mib(100);
     let group = match Group::make(limit) {
         Ok(group) => group,

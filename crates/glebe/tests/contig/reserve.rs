@@ -1,4 +1,4 @@
-//! Tests a reserve of the user nobody, who may neither grow a pool nor see frames.
+//! Tests a reserve in an unprivileged process, which may neither grow a pool nor see frame numbers.
 
 use std::os::unix::process::CommandExt;
 

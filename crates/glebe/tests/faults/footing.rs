@@ -48,8 +48,8 @@ pub fn steady() {
     Footing::of_threads(threads);
 }
 
-/// Returns the number of threads at the first call. This call must precede all test bodies, because
-/// it would count their ending threads.
+/// Returns the number of threads at the first call. The first call must precede all test bodies,
+/// because ending threads of a test body would count.
 pub fn threads_at_first() -> usize {
     static FIRST: OnceLock<usize> = OnceLock::new();
     *FIRST.get_or_init(running)
@@ -66,8 +66,7 @@ impl Footing {
     }
 
     fn now() -> Self {
-        // Reads the thread count first, because a thread that no longer counts has no mapping any
-        // more.
+        // Reads the thread count before the mappings, because an uncounted thread has no mapping.
         let status = read("/proc/self/status");
         let maps = read("/proc/self/maps");
         let ours = maps.lines().filter(|line| !line.ends_with("[heap]"));

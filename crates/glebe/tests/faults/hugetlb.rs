@@ -20,7 +20,7 @@ use crate::reserve::{live, GRANULE, LEN, ONE};
 use crate::walk::{walk_all, walk_once, walk_some};
 use crate::{resized, scrambled};
 
-/// Faults of a short test whose body searches memory, because the body takes up to 0.2 s.
+/// Number of faults in a short test, because a body that searches memory takes up to 0.2 s.
 const SEARCHED: usize = 60;
 
 /// The machine's pool, locked against other fault tests, because tests compare the pool before and
@@ -55,7 +55,7 @@ fn grows_and_shrinks() {
     let Some(turn) = Turn::take() else { return };
     let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::ZERO);
     let (name, life) = ("grows and shrinks, hugetlb", || resized::live(options()));
-    // The test of this name in `main` also lets a call and all later calls fail.
+    // A short test fails single calls only: `grows_and_shrinks` in `main.rs` fails later calls too.
     match is_long() {
         true => walk_all(Some(&turn.machine), name, life),
         false => drop(walk_once(Some(&turn.machine), name, life)),

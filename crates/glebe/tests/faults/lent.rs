@@ -1,5 +1,5 @@
 //! [`live`] makes, fills and drops an object pool on lent pages; a compressed page cache uses the
-//! same reserve. In between, a block recalls some of the pages.
+//! same reserve. In between, allocating a block recalls some of the pages.
 //!
 //! Whichever call fails, a read returns the bytes that were put, nothing, or an error. Unless the
 //! recall failed, the statistics are consistent.

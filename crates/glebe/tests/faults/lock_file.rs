@@ -1,5 +1,4 @@
-//! Tests that a drop ends the lock of a file whichever call fails, and that a refusal leaves no
-//! lock.
+//! Tests that no lock of a file remains after its drop or refusal, whichever system call fails.
 //!
 //! # Safety
 //! The kernel fills a local and reads an open descriptor.

@@ -3,8 +3,8 @@
 //! repeats a test body with one fault after the other.
 //!
 //! Whichever kernel call fails: a library call succeeds or says what was refused, no byte is wrong,
-//! and no mapping, descriptor, thread or page of the pool leaks. If a call that gives something
-//! back fails, the next run must give it back.
+//! and no mapping, descriptor, thread or page of the pool leaks. If a kernel call that frees
+//! something fails, the next run of the test body must free it.
 //!
 //! Faults and resources are counted for the whole process, so each test has its own process.
 

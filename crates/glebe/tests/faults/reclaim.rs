@@ -1,7 +1,6 @@
 //! [`live`] makes a reclaimer, adds a region, a pool and a reserve, and polls when memory is short.
 //!
 //! Whichever kernel call fails, a poll reports no more freed bytes than the parts can have lost.
-//! The limit is in a file of this test.
 
 use std::fs;
 use std::io;

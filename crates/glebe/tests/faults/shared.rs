@@ -1,8 +1,8 @@
 //! [`live`] makes or opens a shared file, and pins, writes, marks, purges and unmarks granules.
 //!
-//! Whichever kernel call fails: granules that were not lost keep their bytes, the first successful
-//! unmark reports the lost ones, and pinned granules are not purged. With a path, the file is made
-//! there and opened again, with `sigbus`.
+//! If any kernel call fails, granules that were not lost keep their bytes, the first successful
+//! unmark reports the lost granules, and pinned granules are not purged. With a path, [`live`]
+//! makes the file there and opens it again, with `sigbus`.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! [`live`] makes a store, inserts objects beyond its budget, reads, writes, takes and frees them.
+//! The test body [`live`] makes a store, inserts objects beyond the budget, and reads, writes and
+//! removes the objects.
 
 use std::path::Path;
 use std::rc::Rc;

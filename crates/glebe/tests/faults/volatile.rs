@@ -1,9 +1,9 @@
 //! [`live`] makes a volatile region, writes and marks pages, purges some, reads, and unmarks.
 //!
-//! Whichever kernel call fails: pages that were not lost hold their bytes, the first successful
-//! unmark reports the lost ones, and a lost page is never reported as kept. The callback for lost
-//! pages would run in the handler of a real SIGBUS, so these tests read pages only by calls that
-//! check them.
+//! Even if a kernel call fails, pages that were not lost hold their bytes, the first successful
+//! unmark reports all lost pages, and no call reports a lost page as kept. These tests read pages
+//! only by calls that check them, because a touch of a lost page would run the callback in a SIGBUS
+//! handler.
 //!
 //! # Safety
 //! The memory belongs to this file and outlives the regions over it.
@@ -45,7 +45,7 @@ struct Shape {
     looked_at: Vec<u64>,
 }
 
-/// Attempts at an unmark. A fault that does not last is over at the last attempt.
+/// Attempts at an unmark. The last attempt can only meet a lasting fault.
 const ATTEMPTS: u32 = 3;
 
 impl Memory {
@@ -161,7 +161,7 @@ pub fn live(options: Options, memory: Memory) -> Outcome {
     first.map_or(Ok(()), Err)
 }
 
-/// Returns the first error; as `Err` if the remaining calls were not made.
+/// Returns the first error: in `Ok` if all calls were made, else in `Err`.
 fn use_all(
     region: &Region,
     memory: Memory,
@@ -256,8 +256,8 @@ fn refused_memory_is_as_it_was() {
 }
 
 /// Refuses the `nth` kernel call of a mark, drops all pages, and asserts that pages counted as
-/// dropped are gone. Returns whether the mark failed, and whether a call was refused; `None`
-/// without the engine.
+/// dropped are gone. Returns whether the mark failed, and whether a call was refused, or `None` if
+/// the machine lacks the engine.
 fn drop_after_a_refused_mark(engine: Engine, is_callers: bool, nth: u64) -> Option<(bool, bool)> {
     const ALL: Range<u64> = 0..16;
     let len = bytes(&ALL).end;

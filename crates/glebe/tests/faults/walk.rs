@@ -1,10 +1,10 @@
 //! A walk runs a test body (a life) again and again, each time with another failing kernel call.
 //!
 //! A test body makes most of its hundreds of calls from a few places. So the short walk groups the
-//! calls by name and stack. In each group it fails the first, the second and the last call, and a
-//! share of the others, which a seed picks. `GLEBE_SEED` repeats a choice; `GLEBE_LONG` fails every
-//! call. Library threads may shift the numbers between runs; a number then hits a call near the
-//! chosen call.
+//! calls by name and stack. In each group the walk fails the first, the second and the last call,
+//! and a random share of the other calls. `GLEBE_SEED` repeats the random choice; `GLEBE_LONG`
+//! fails every call. A fault names a call by its number in the run. Library threads may shift the
+//! numbers, and then a call near the chosen call fails.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,15 +18,15 @@ use crate::footing::{steady, threads_at_first, Footing};
 use crate::pool::Machine;
 use crate::Outcome;
 
-/// Runs of the test body before the faults, in which the library makes what it makes only once.
+/// Runs of the test body before the faults, because the library creates some resources only once.
 const SETTLING: usize = 2;
 /// Recorded runs of the test body. The run with the fewest calls counts, because contention adds
 /// calls.
 const RECORDED: usize = 2;
 const ATTEMPTS: u32 = 3;
-/// About one in this many of a stack's other calls is made to fail.
+/// Average number of calls per failing call, between a stack's second and last call.
 const SHARE: u64 = 20;
-/// A walk ends after this many chosen calls in a row that the runs did not make.
+/// A walk ends after this many runs in a row ended before the chosen call.
 const UNMET: u32 = 3;
 
 pub fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
@@ -42,8 +42,8 @@ pub fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
     (disarm(), outcome)
 }
 
-/// Fails single calls, with two errors each; then a chosen call and all calls of its name after it;
-/// then a chosen call and all calls after it.
+/// Fails each chosen call alone, with two errors; then with all later calls of the same name; then
+/// with all later calls.
 pub fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) {
     let walk = Walk::of(machine, name, life);
     for ways in [(Lasting::Once, 2), (Lasting::ThisCall, 1), (Lasting::EveryCall, 1)] {
@@ -56,8 +56,8 @@ pub fn walk_once(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outco
     Walk::of(machine, name, life).fail((Lasting::Once, 1))
 }
 
-/// Fails about `most` single calls, or every call with `GLEBE_LONG`. For test bodies that scan the
-/// machine's memory, because the number of their calls depends on how fragmented memory is.
+/// Fails about `most` single calls, or every call with `GLEBE_LONG`. Test bodies that scan the
+/// machine's memory need the limit, because fragmented memory causes many calls.
 pub fn walk_some(machine: Option<&Machine>, name: &str, most: usize, life: impl Fn() -> Outcome) {
     let walk = Walk { most, ..Walk::of(machine, name, life) };
     walk.fail((Lasting::Once, 1));
@@ -65,8 +65,9 @@ pub fn walk_some(machine: Option<&Machine>, name: &str, most: usize, life: impl 
 
 #[derive(Default)]
 pub struct Seen {
-    /// Most calls and most stacks of a run without a fault.
+    /// Most calls of a run without a fault.
     points: usize,
+    /// Most stacks of a run without a fault.
     stacks: usize,
     faults: u64,
     pub errors: u64,
@@ -124,8 +125,8 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
         lives.min_by_key(Vec::len).expect("a life")
     }
 
-    /// Fails chosen calls one after the other, until a run does not make the chosen call. Does this
-    /// `walks` times, with different errors.
+    /// Walks `walks` times, each time with another error. A walk fails one chosen call a run, until
+    /// runs end before the chosen call.
     fn fail(&self, (lasting, walks): (Lasting, usize)) -> Seen {
         let begin = Instant::now();
         let mut seen = Seen::default();
@@ -162,8 +163,8 @@ impl<'a, L: Fn() -> Outcome> Walk<'a, L> {
     /// Fails one call. Returns true if the run did not make the call.
     fn attempt(&self, footing: &mut Footing, fault: Fault, seen: &mut Seen) -> bool {
         let mut last = Ok(false);
-        // Other processes may change the pool without the lock. Their change looks like a leak, but
-        // not in every attempt.
+        // Another process may change the hugetlb pool without glebe's lock. The change looks like a
+        // leak, but not in every attempt.
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 *footing = Footing::of_threads(self.threads);

@@ -1,5 +1,5 @@
-//! [`run`] executes bytes as calls on a pool on lent pages and on a map. A read returns the last
-//! bytes put, or the object is lost.
+//! [`run`] executes bytes as calls on a pool on lent pages. Each read must return the bytes that a
+//! map remembers, unless the object is lost.
 //!
 //! The first bytes choose the pool's options; each call takes a few more. Bytes beyond the end read
 //! as zero.

@@ -1,4 +1,4 @@
-//! Tests that parts free about as much as the reclaimer asks for.
+//! Tests that each part of a reclaimer frees about as much as asked.
 
 use std::sync::Arc;
 

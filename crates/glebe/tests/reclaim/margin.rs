@@ -38,7 +38,7 @@ pub fn full_pool(held: Bytes) -> Arc<ObjectPool> {
     Arc::new(pool)
 }
 
-/// Runs `body` in `runs` processes, two at a time, each in its own group.
+/// Runs `body` in `runs` processes, two at a time, each in its own cgroup.
 fn is_met(test: &str, runs: usize, limit: Bytes, body: impl Fn() + Sync) {
     if is_inside() {
         inside(limit, test, &body);
@@ -130,8 +130,8 @@ fn volatile_memory_goes_before_objects() {
     });
 }
 
-/// Tests memory in use again after a mark. The kernel lists it as file pages, but the reclaimer
-/// must not count it as free.
+/// Memory in use again after a mark stays among the kernel's file pages. The reclaimer must not
+/// count such memory as free.
 #[test]
 fn memory_that_was_marked_and_is_in_use_again_passes_for_no_file() {
     const TEST: &str =

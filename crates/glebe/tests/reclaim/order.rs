@@ -136,7 +136,7 @@ fn refills_and_budgets_follow_with_hysteresis() {
     let done = reclaimer.poll().unwrap();
     assert_eq!(done.freed_of(Class::Budgets), Bytes::mib(8));
     assert_eq!((done.freed(), budget.allowed()), (Bytes::ZERO, Bytes::mib(22)));
-    // The budget is about to give this memory, so the reclaimer asks for no more.
+    // The budget will soon free 8 MiB, so the reclaimer asks for no more.
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
     assert!(!refills.are_allowed());
     // Memory is neither short nor calm, so nothing changes.

@@ -83,8 +83,8 @@ impl<'a> User<'a> {
             stressed::fill(&mut self.bytes, granule, next);
             pin.write(Bytes::ZERO, &self.bytes).unwrap();
             self.mark(granule);
-            // If the process is killed before `restored`, the granule stays lost, so the record may
-            // already name the version.
+            // The oracle may hold the new version before `restored`, because a kill in between
+            // leaves the granule lost.
             self.oracle.done(granule, next);
             let Some(()) = given(self.oracle, pin.restored()) else { return };
         }
@@ -96,7 +96,8 @@ impl<'a> User<'a> {
 
     fn unmark(&mut self, granule: u64) {
         let before = self.oracle.seen(granule);
-        // Makes the contents unknown first, because a kill after the unmark would hide a loss.
+        // The oracle forgets the contents first, because a kill after the unmark would leave a loss
+        // unreported.
         let next = self.oracle.begin(granule);
         let Some(lost) = given(self.oracle, self.shared.unmark(range(self.shared, granule, 1)))
         else {

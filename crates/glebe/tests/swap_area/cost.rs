@@ -1,5 +1,5 @@
-//! Measures recalls of pages lent to an area, with each write policy, or to the page cache, and
-//! calls of an area.
+//! Measures calls of an area, and recalls of pages lent to the page cache or to areas of each write
+//! policy.
 
 use std::time::Instant;
 

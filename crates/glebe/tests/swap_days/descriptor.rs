@@ -15,8 +15,8 @@ pub enum Device {
     RefusesAll,
 }
 
-/// A file descriptor of the library, and a second one of the same file. `set(Works)` must precede
-/// the drop of the descriptor's owner.
+/// A descriptor of the library, and a second one of the same file. `set(Works)` must precede the
+/// drop of the owner, because later another file may have the number.
 pub struct Descriptor {
     number: RawFd,
     works: OwnedFd,

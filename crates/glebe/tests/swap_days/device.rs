@@ -44,8 +44,7 @@ fn a_device_that_refuses_to_write_loses_nothing() {
             assert!(errors.len() > 30, "{kind:?}: {} refused", errors.len());
             errors.iter().for_each(|error| assert!(is_refusal(error), "{kind:?}: {error}"));
             known = now;
-            // A page that can be read has the right contents. Once the device works again, all
-            // pages have them.
+            // A readable page has the right contents. All pages do once the device works again.
             for (n, version) in (0..).zip(&known) {
                 match paged.read(n) {
                     Ok(found) => assert_eq!(found, *version, "{kind:?}, page {n}"),
@@ -80,7 +79,7 @@ fn a_device_that_refuses_once_has_one_call_refused() {
                 file.set(Device::Works);
                 assert_eq!(paged.read(n).unwrap(), now, "{kind:?}, page {n}");
             }
-            // An area does not read from its device in order to write.
+            // An area's write reads nothing from the device, so refused reads make no write fail.
             let expects = kind != Kind::Area || device == Device::RefusesWrites;
             assert!((refused > 0) == expects && refused <= PAGES / 8, "{kind:?}: {refused}");
             paged.check_all(&known);

@@ -75,7 +75,8 @@ fn what_is_discarded_takes_no_memory_and_is_zeros() {
     both(256, 64, |region| {
         fill(region, 1);
         let before = region.stats();
-        // Discards resident, window and compressed pages, and two pages only in part.
+        // Discards pages that are resident, wait for compression or are compressed, and parts of
+        // two pages.
         region.discard(pages(10) + Bytes::new(8), pages(230) - Bytes::new(16)).unwrap();
         let after = region.stats();
         after.check().unwrap();

@@ -32,7 +32,7 @@ impl Cold {
 
     fn is_same(&self, first: u64, count: u64, read: impl FnOnce(&mut [u8])) {
         let at = self.target.as_ptr().wrapping_add(pages(first).as_usize());
-        // SAFETY: the pages are in a live region, and this is its only slice.
+        // SAFETY: the pages are in a live region, and `to` is the region's only slice.
         let to = unsafe { std::slice::from_raw_parts_mut(at, pages(count).as_usize()) };
         read(to);
         assert!(to == self.bytes(first, count), "{count} pages from page {first} on");

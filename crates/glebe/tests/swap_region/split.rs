@@ -1,5 +1,5 @@
-//! Tests regions with parts that the program advised on, locked or protected. Each call splits the
-//! kernel's mapping (VMA); locked or read-only parts cannot be moved.
+//! Tests regions after madvise, mlock or mprotect of parts. Each call splits the kernel's mapping
+//! (VMA). UFFDIO_MOVE refuses locked or read-only parts.
 
 use super::*;
 
@@ -53,11 +53,12 @@ fn parts_that_the_program_locked_hold_what_was_written() {
     glebe_testing::alone!();
     // SAFETY: the lock changes no contents.
     let lock = |at: *mut _, len| unsafe { libc::mlock2(at, len, libc::MLOCK_ONFAULT) };
-    // SAFETY: the lock changes no contents. `mlock` also tries to load all pages, which fails.
+    // SAFETY: the lock changes no contents. `mlock` locks, but fails to load absent pages.
     let lock_all = |at: *mut _, len| unsafe { libc::mlock(at, len).max(0) };
     // SAFETY: the unlock changes no contents.
     let unlock = |at: *mut _, len| unsafe { libc::munlock(at, len) };
-    // The second round locks more than the budget, so it unlocks the parts before other calls.
+    // The second round locks more than the budget, so it unlocks the parts before `use_all` evicts
+    // pages.
     for (to, is_little) in [(120, true), (LEN - 20, false)] {
         both(LEN, BUDGET, |region| {
             fill(region, 1);

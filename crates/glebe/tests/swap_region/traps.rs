@@ -19,7 +19,7 @@ fn a_forked_child_has_no_region_and_the_parents_pages_still_leave() {
     let Some(region) = full(64, 16) else { return };
     let word = word_at(&region, 3);
     let mut status = 0;
-    // SAFETY: the child needs no other thread, and dies of its touch.
+    // SAFETY: the child needs no other thread, and ends by SIGSEGV or `_exit`.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let is_told = matches!(region.read_at(Bytes::ZERO, &mut [0]), Err(SwapError::Forked))

@@ -55,7 +55,7 @@ fn len_of(whose: usize) -> usize {
     }
 }
 
-/// Returns a word after an object's first: noise, compressible, or equal to the first.
+/// Returns word `at` behind an object's first word: noise, compressible, or equal to the first.
 fn word_of(whose: usize, version: u64, at: usize) -> u64 {
     match whose % 3 {
         0 => mix((whose as u64) << 40 ^ version << 16 ^ at as u64),

@@ -1,5 +1,5 @@
-//! Runs in the test's process: sends steps (commands) to a user's process, compares the answers
-//! with the expected contents, and kills the user at random moments.
+//! Sends steps (commands) to a child process (*user*), compares the answers with the expected
+//! contents, and kills the user at random moments.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

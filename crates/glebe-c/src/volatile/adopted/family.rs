@@ -1,11 +1,10 @@
-//! The caller's memory that a process shares with its children, some of it volatile.
+//! [`Family`] has shared regions over the caller's memory that a process shares with its children.
 //!
-//! [`Family`] has shared regions over such mappings. The first mark of a part makes a region, and
-//! children that are forked later inherit the region, so all processes see the same volatile and
-//! lost pages. A region stays even without volatile pages; it ends when a call finds other memory
-//! mapped over all of it. Positions are base pages, numbered from address 0. The list's lock is
-//! held during a fork, and never during a call on a region, because such a call may wait for a
-//! fork.
+//! The first mark of a part makes a region, and children that are forked later inherit the region,
+//! so all processes see the same volatile and lost pages. A region stays even without volatile
+//! pages; it ends when a call finds other memory mapped over all of it. Positions are base pages,
+//! numbered from address 0. The lock of [`Family`] is held during a fork, and never during a call
+//! on a region, because such a call may wait for a fork.
 //!
 //! The kernel never takes this memory. [`purge`] takes it by address, so it first checks that all
 //! of a region is still the same memory. A touch of purged memory finds zeros.
@@ -43,14 +42,14 @@ pub(in super::super) fn hold_family() -> MutexGuard<'static, Family> {
     lock(&FAMILY)
 }
 
-/// A region, and the ascending runs of its pages where no call found other memory.
+/// A region, and the ascending runs of its pages that no call found replaced.
 #[derive(Clone, Debug)]
 struct Entry {
     member: Arc<Member>,
     live: Vec<Extent>,
 }
 
-/// A region over a part of a mapping that no other region covers.
+/// A region over pages of one mapping, which belonged to no other region.
 #[derive(Debug)]
 struct Member {
     shared: Shared,
@@ -97,7 +96,7 @@ impl Family {
         gaps
     }
 
-    /// Gives up the references of threads that a child lacks.
+    /// In a forked child, gives up the references of the parent's other threads.
     ///
     /// # Safety
     /// The contract of [`references::forget_others`] holds.
@@ -206,7 +205,7 @@ pub(in super::super) fn purge(target: Bytes) -> Result<Bytes, Failure> {
     }
 }
 
-/// Notes that a thread of this process purges. Returns false if one already does.
+/// Notes that a thread of this process purges. Returns false if a thread already does.
 pub(in super::super) fn begin_reclaim() -> bool {
     let mut family = lock(&FAMILY);
     let runs = family.reclaims.is_some_and(|of| !of.is_child());

@@ -25,7 +25,7 @@ pub(super) struct Walk {
     pub(super) parts: Vec<Part>,
     /// The page that stopped the walk, or the end of the last part.
     pub(super) end: u64,
-    /// The first refusal, also of a hole; `None` if all of the range can be volatile.
+    /// Refusal of the first hole or memory that cannot be volatile, if any.
     pub(super) refused: Option<Error>,
 }
 

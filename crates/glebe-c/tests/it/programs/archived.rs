@@ -34,8 +34,8 @@ pub fn run(source: &str, by: &[By]) {
     let mut all = ALL.iter().zip(&PROGRAMS);
     let (together, program) = all.find(|((names, _), _)| names.contains(&name)).expect(name);
     let scratch = Scratch::readable("archived");
-    // Other users can read the copy. `cp` makes it, because a file that this process writes may
-    // stay open in another thread's child, and then it cannot be run.
+    // `cp` makes a copy that other users can run, because a file that this process writes may stay
+    // open in another thread's child, and an exec would fail (ETXTBSY).
     run_it(Command::new("cp").arg(program.get_or_init(|| linked(together))).arg(scratch.path()));
     runs(&scratch.path().join("archived"), source, by);
 }

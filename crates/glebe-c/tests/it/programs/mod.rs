@@ -1,5 +1,5 @@
-//! Runs C and C++ programs that together call all of the interface, with the shared or the static
-//! library, as the caller or, if that is root, as a user without privileges.
+//! Runs C and C++ programs that together call all of the interface. Programs use the shared or the
+//! static library. If the caller is root, some run as a user without privileges.
 
 mod archived;
 use std::fs;
@@ -103,8 +103,8 @@ fn compile_and_run(compiler: &str, options: &[&str], source: &str, by: &[By]) {
     }
 }
 
-/// Uses the shared library as the caller and the static one as the other user; with `GLEBE_LONG`,
-/// each as both users.
+/// Tests the shared library as the caller, and the static library as [`By::Other`]. With
+/// `GLEBE_LONG`, each user tests both libraries.
 fn from_c(source: &str) {
     compile_and_run("cc", &["-std=c99"], source, of_several(By::Caller));
     archived::run(source, of_several(By::Other));

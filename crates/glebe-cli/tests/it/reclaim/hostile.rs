@@ -89,8 +89,8 @@ fn a_file_that_is_cut_while_it_is_purged_is_left_and_others_are_not() {
     while begin.elapsed() < time {
         for len in [whole, page, whole, page * 5, whole - 1] {
             file.set_len(len).unwrap();
-            // The words say that granules are marked and present, so the purger tries to purge the
-            // file while it is cut.
+            // `words` say that granules are marked and present, so the purger works while this loop
+            // cuts the file.
             let words = 0b1001_u64.to_ne_bytes().repeat(256);
             let _ = file.write_all_at(&words, page).map(|()| file.set_len(len));
             thread::sleep(Duration::from_millis(1));
@@ -103,7 +103,7 @@ fn a_file_that_is_cut_while_it_is_purged_is_left_and_others_are_not() {
     assert_eq!(purging.end().code(), Some(0));
 }
 
-/// Python program that locks the purger's byte (F_OFD_SETLK) until its input ends.
+/// Python program that locks the byte that purges lock (F_OFD_SETLK), until its input ends.
 const LOCK: &str = "
 import fcntl, struct, sys
 file = open(sys.argv[1], 'r+b')

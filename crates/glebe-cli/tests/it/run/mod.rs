@@ -1,5 +1,5 @@
-//! Tests `glebe run`: the program's environment, and that programs in which the library would have
-//! no effect are refused. A stand-in library replaces the allocator, except in `allocator.rs`.
+//! Tests that `glebe run` sets the program's environment, and refuses programs in which the library
+//! would have no effect. A stand-in library replaces the allocator, except in `allocator.rs`.
 
 mod allocator;
 mod bad_input;

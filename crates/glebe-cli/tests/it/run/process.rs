@@ -1,5 +1,5 @@
-//! Tests that the process of `glebe run` becomes the program: number, status, signals and
-//! descriptors.
+//! Tests that the process of `glebe run` becomes the program: process number, exit status, signals
+//! and descriptors.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};

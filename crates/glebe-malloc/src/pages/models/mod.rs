@@ -1,9 +1,9 @@
 //! Checks the protocol of slices with the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
-//! A cell is a slice's memory: its owner uses it, and a call writes it, as the kernel may after
-//! marking. The checker finds unordered accesses. A model that must fail takes a slice without
-//! awaiting the call: a program once lost data in this way. Another counts a free before the slice
-//! is free.
+//! `Model::memory` stands for a slice's memory. The owner uses the memory, and `Model::call` writes
+//! zeros, as the kernel may after marking. The checker finds unordered accesses. Two models must
+//! fail: one takes a slice during a call (a program once lost data in this way); the other counts a
+//! free before the slice is free.
 
 use std::sync::Arc;
 
@@ -150,7 +150,7 @@ fn orphan() -> Arc<Model> {
 }
 
 impl Model {
-    /// Takes the right. A slice that was left claimed becomes hot, as in the space.
+    /// Takes the right to claim. Like `Space`, makes a slice hot that a parent process claimed.
     fn hold(&self) -> Held<'_> {
         let held = self.right.take();
         if held.is_inherited {
@@ -191,7 +191,7 @@ fn unit() -> Arc<(Unit, [State; 2])> {
     Arc::new(both)
 }
 
-/// Frees each slice in its own thread, by `free`, while a keeper looks twice.
+/// Frees each slice in its own thread, by `free`, and meanwhile checks the unit twice.
 fn two_free(free: fn(&Unit, &State) -> bool) {
     let both = unit();
     let frees = [0, 1].map(|nth| {

@@ -1,8 +1,8 @@
 //! [`Mapping::gathered`] and [`Mapping::joined`] move parts of mappings side by side. Pages keep
 //! their frames.
 //!
-//! Each stretch becomes a VMA, and `vm.max_map_count` limits the number of VMAs. A move costs about
-//! 8 µs. Source: mremap(2).
+//! Each stretch becomes a VMA, which `vm.max_map_count` limits. A move costs about 8 µs. Source:
+//! mremap(2).
 #![allow(unsafe_code)]
 
 use super::Mapping;
@@ -114,8 +114,8 @@ impl Mapping {
 }
 
 /// Moves `stretches` to addresses set aside from `to` on, and unmaps the rest of `parts`. On
-/// failure unmaps all parts and targets, except the failed move's target if the kernel may have
-/// unmapped it, because other memory may be there by now.
+/// failure unmaps all parts and targets, but leaves a target that the kernel may have unmapped,
+/// because other memory may be there by now.
 fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(), OsError> {
     let mut at = to;
     let mut outcome = Ok(());

@@ -1,5 +1,5 @@
 //! [`copy`] and [`zero`] access bytes that another thread may write at the same time. Assembly or
-//! volatile accesses keep the compiler from assuming that no other thread does.
+//! volatile accesses keep the compiler from ruling such writes out.
 
 #![allow(unsafe_code)]
 
@@ -162,7 +162,7 @@ pub unsafe fn portable_copy(to: *mut u8, from: *const u8, count: usize) {
     let mut at = 0;
     while at < count {
         let word = alike && (to.addr() + at) % WORD == 0 && count - at >= WORD;
-        // SAFETY: `at` and the word from it are below `count`, and words are aligned.
+        // SAFETY: the byte or aligned word at `at` ends within `count`.
         unsafe {
             if word {
                 let value = from.add(at).cast::<usize>().read_volatile();
@@ -182,7 +182,7 @@ pub unsafe fn portable_zero(to: *mut u8, count: usize) {
     let mut at = 0;
     while at < count {
         let word = (to.addr() + at) % WORD == 0 && count - at >= WORD;
-        // SAFETY: `at` and the word from it are below `count`, and words are aligned.
+        // SAFETY: the byte or aligned word at `at` ends within `count`.
         unsafe {
             if word {
                 to.add(at).cast::<usize>().write_volatile(0);

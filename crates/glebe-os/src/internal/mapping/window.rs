@@ -1,13 +1,12 @@
-//! [`Window`] is a range of addresses into which memory is moved and from which it is removed.
+//! [`Window`] is a range of addresses where memory comes and goes.
 //!
 //! Addresses without memory read as zero, so a late reader finds zeros, not SIGSEGV or another
 //! owner's bytes. For every reader, the kernel replaces memory by zeros in one step. Offsets and
 //! lengths are bytes, in whole pages. The caller orders the moves.
 //!
 //! # Safety
-//! Nothing else is mapped in the range from `mmap` to the drop, unless other memory gets into the
-//! hole of a failed move before `mend` fills the hole. A child has none of the range, and its drop
-//! unmaps nothing.
+//! From `mmap` to the drop, nothing else is mapped in the range, unless other memory gets into the
+//! hole of a failed move before `mend`. A forked child lacks the range and unmaps nothing.
 #![allow(unsafe_code)]
 
 use super::Mapping;
@@ -76,7 +75,7 @@ impl Window {
         Ok(here)
     }
 
-    /// Reserves the target of a failed move again if the kernel unmapped it.
+    /// Fills the hole that a failed mremap(2) may leave at its target.
     fn mend(&self, at: usize, len: Bytes) {
         if set_aside_at(at, len).is_ok() {
             // SAFETY: the addresses were just mapped as part of the window.
@@ -94,7 +93,7 @@ impl Window {
         // there.
         unsafe {
             commit::vacate(at, len, self.locks)?;
-            // An error is ignored, because a child that gets zeros does no harm.
+            // An error does no harm, because a child then gets zeros.
             let _ = advise(at, len, Advice::DontFork);
         }
         Ok(())

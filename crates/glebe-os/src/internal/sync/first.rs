@@ -5,7 +5,7 @@
 //! side effects.
 //!
 //! ```text
-//! word   null = none yet, else a box that is never freed: this is for statics
+//! word   null: no value yet; else a box that is never freed, because `First` is for statics
 //! ```
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! [`AtomicU64`] is an atomic word for loom, with which loom finds all races.
+//! [`AtomicU64`] is an atomic word with which loom finds all races.
 //!
 //! loom 0.7 looks for a race only with the last access to a word, so a thread's own load hides an
 //! earlier load by another thread. Changes hide nothing, so each access also changes a second word.
@@ -39,8 +39,8 @@ impl AtomicU64 {
         self.words.get_or_init(|| (Word::new(self.value), Word::new(0)))
     }
 
-    /// Accesses the word and then changes the second word. loom need not switch threads between the
-    /// two, because it traces a race on the second word back to the access.
+    /// Accesses the first word, then changes the second. loom explores no thread switch between,
+    /// because a race on the second makes loom try a switch before the access.
     fn at<T>(&self, access: impl FnOnce(&Word) -> T) -> T {
         let (word, accessed) = self.words();
         let done = access(word);

@@ -82,8 +82,7 @@ mod armed {
     struct State {
         fault: Fault,
         met: Met,
-        /// Recorded points. [`record`] gives the vector its capacity; without capacity, no point is
-        /// recorded.
+        /// Points, recorded up to the capacity that [`record`] sets.
         points: Vec<Point>,
         paths: Option<Vec<PathBuf>>,
         denied: Option<(PathBuf, i32)>,
@@ -91,7 +90,7 @@ mod armed {
 
     static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
 
-    /// 1 while `ARMED` has a state. Otherwise points take no lock, because a forked child could
+    /// 1 while `ARMED` has a state. At 0, points do not lock `ARMED`, because a forked child could
     /// wait for the lock for ever.
     static IS_ARMED: MappedByte = MappedByte::new(0);
 
@@ -99,10 +98,10 @@ mod armed {
         look(&mut ARMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// Number of refusals noted without allocating.
+    /// Refusals noted without allocating.
     const NOTED: usize = 64;
 
-    /// Number of points noted without allocating; later points are dropped.
+    /// Points noted without allocating; later points are dropped.
     const POINTS: usize = 1 << 14;
 
     pub fn arm(fault: Fault) {
@@ -235,7 +234,7 @@ mod armed {
             "userfaultfd" | "process_vm_readv" | "process_vm_writev" => &[EPERM, ENOSYS, ENOMEM],
             "process_madvise" => &[EPERM, ENOSYS, EINVAL],
             "membarrier" => &[ENOMEM, EPERM],
-            // These are refusals by a filter, because other errors may leave the target unmapped.
+            // A seccomp filter returns these errors; others may leave the target unmapped.
             "mremap" => &[EPERM, ENOSYS],
             "open" => &[EMFILE, EACCES, ENOMEM],
             "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],

@@ -125,7 +125,7 @@ fn delete_key(
     }
     let goes_on = !flags.has(b'x') || matches!(done, Changed::Done(..));
     if flags.has(b'I') && goes_on {
-        // `clear` has already compared the CAS number, and may have changed it.
+        // `clear` (flag `x`) has already compared the CAS number, and may have changed it.
         let cas = meta.cas.filter(|_| !flags.has(b'x'));
         done = store.make_stale(key, &Meta { cas, ..meta }, flags.ttl.is_some(), &mut hands.room);
     } else if !flags.has(b'x') {

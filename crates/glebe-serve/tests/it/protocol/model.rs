@@ -1,5 +1,4 @@
-//! [`model`] parses lines slowly and simply, into text: words in vectors, numbers by the standard
-//! library, flags in a map.
+//! [`model`] parses a line into text simply, with vectors, a map and the number parser of std.
 
 use std::collections::BTreeMap;
 
@@ -271,7 +270,7 @@ pub fn parsed(line: &[u8]) -> String {
     }
 }
 
-/// Splits `bytes` like a connection does. Compares each line with the model, and checks its
+/// Splits `bytes` like a connection does. Compares each line with the model, and checks the line's
 /// prefixes.
 pub fn check(bytes: &[u8]) {
     let mut rest = bytes;

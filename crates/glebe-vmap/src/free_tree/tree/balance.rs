@@ -1,7 +1,7 @@
-//! Nodes split, merge and share lanes.
+//! [`Tree`] splits and merges nodes, and moves lanes (entries of a node) between nodes.
 //!
-//! Each step moves lanes between two neighbours below one parent, or adds or removes the root. So
-//! only the parent's two lanes for these neighbours need new maxima.
+//! Each step changes two neighbours below one parent, or adds or removes the root. So only the
+//! parent's two lanes for these neighbours need new maxima.
 
 use super::super::lanes::{insert, remove, Counts, Lane};
 use super::{Inner, Leaf, Path, Spot, Tree};

@@ -1,7 +1,8 @@
 //! Each change makes room if needed, writes the leaf, updates the maxima above, and balances small
 //! nodes.
 //!
-//! Making room and balancing move lanes below one parent, so no maximum above that parent changes.
+//! Making room and balancing move lanes (a node's numbers) below one parent, so no maximum above
+//! that parent changes.
 
 use super::super::lanes::{insert, remove, Lane};
 use super::{Entry, Path, Paths, Spot, Tree};
@@ -184,8 +185,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.leaf_counts[spot.leaf] -= 1;
         self.len -= 1;
         if spot.lane == 0 && count > 1 {
-            // With the old key, the last extent of the previous leaf could grow past the key, and
-            // after a cut start there.
+            // Raises the key. Otherwise the previous leaf's last extent could grow past the old key
+            // and, after a cut, start where no search finds the extent.
             let first = self.leaves[spot.leaf].start[0];
             self.set_key(path, first);
         }

@@ -1,4 +1,4 @@
-//! The check walks once from the root, and computes maxima in another way than changes do.
+//! `check` walks the tree once, and computes maxima anew, to find errors of changes.
 
 use super::{Lane, Tree};
 

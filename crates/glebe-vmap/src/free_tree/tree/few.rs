@@ -1,4 +1,5 @@
-//! A tree of few extents is one leaf, read lane by lane, because the general path costs more.
+//! A tree of few extents is one leaf, searched extent by extent, because the general path costs
+//! more.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Need, Tree};

@@ -1,8 +1,8 @@
-//! [`Stale`] lists leaves whose rows may count vanished extents.
+//! [`Stale`] lists leaves whose maxima, in the nodes above, may count vanished extents.
 //!
-//! Positions are often given back soon, so a leaf whose longest extent shrank is only noted. Its
-//! rows are recomputed before an allocation searches one, before lanes move between nodes, or when
-//! another leaf needs its place in the list. The first class is always right.
+//! Callers often give positions back soon, so the tree only notes a leaf whose longest extent
+//! shrank. The tree recomputes the leaf's maxima before an allocation searches them, before lanes
+//! move between nodes, or when another leaf needs the place. Class 0 (alignment 1) is always right.
 
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Entry, Path, Tree};
@@ -19,9 +19,9 @@ pub(super) struct Stale<L> {
     /// Noted classes by place, a bit each; 0 if empty.
     classes: [u64; LEAVES],
     leaves: [u32; LEAVES],
-    /// The extent that shrank, if only one did. If it comes back, the rows are right.
+    /// Extent that shrank, or zeros if several did. If the extent comes back, the maxima are right.
     gone: [Entry<L>; LEAVES],
-    /// Paths to the leaves. No lane moves between nodes while a leaf is noted.
+    /// Paths to the leaves. The tree keeps its shape while a leaf is noted.
     paths: [Path; LEAVES],
 }
 
@@ -78,7 +78,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         };
         if let Some(place) = noted {
             if self.stale.gone[place] == new {
-                // The rows still count this extent.
                 return self.stale.set(place, 0);
             }
         }
@@ -108,7 +107,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
     }
 
-    /// Updates or notes the maxima after `old` shrank to `new` and `rest`.
+    /// Updates or notes the maxima after `old` shrank to two parts, `new` and `rest`.
     #[inline(always)]
     pub(super) fn settle_shrunk(
         &mut self,
@@ -156,15 +155,15 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (rows, self.masks[from..].first_chunk().expect("whole groups of classes"))
     }
 
-    /// Returns true if no class beyond `mask` differs: neither extent has a multiple of `mask + 1`,
-    /// or both have the same end and first multiple.
+    /// Returns true if larger alignments treat both extents alike: neither has a multiple of
+    /// `mask + 1`, or both have the same end and first multiple.
     #[inline(always)]
     fn is_done(extents: [Entry<L>; 2], mask: L, same_end: bool) -> bool {
         let [old, new] = extents.map(|it| usable(it.0, it.1, mask));
         old == new && (same_end || old == L::ZERO)
     }
 
-    /// Notes that rows above the leaf may be too large: `gone` was their maximum.
+    /// Notes `classes`, whose maxima may be too large because the extent `gone` shrank.
     #[inline(always)]
     fn note(&mut self, path: &Path, classes: u64, gone: Entry<L>) {
         self.stale.any |= classes;
@@ -184,7 +183,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.paths[place].become_like(path, self.height);
     }
 
-    /// Clears the noted classes of a leaf for which `new` offers what the row claims.
+    /// Clears noted classes whose maxima are right again, because the extent `new` reaches them.
     #[inline(always)]
     fn forget(&mut self, path: &Path, place: usize, new: Entry<L>) {
         let (row, lane) = (path.node(self.height - 1) * self.classes, path.lane(self.height - 1));
@@ -257,7 +256,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             count_visit();
             let parent = path.node(level);
             let (index, lane) = (parent * self.classes + class, path.lane(level));
-            // If `had` was less than the maximum, the maximum stays.
             if had < self.maxima[index][lane] {
                 return;
             }

@@ -1,10 +1,10 @@
-//! A search reads a row of maxima and a child at each level, then a leaf. It goes back up only if a
-//! row claimed more than the leaf offers.
+//! At each level, a search takes the first child whose maximum is large enough. The search goes
+//! back up only if the leaf offers less than the maximum.
 
 use super::super::lanes::{at_least, rank, usable, Lane};
 use super::{Entry, Path, Spot, Tree, NOWHERE};
 
-/// A `Need` is `len` positions from a multiple of `mask + 1`, within `low..high`.
+/// A `Need` asks for `len` positions that start at a multiple of `mask + 1`, within `low..high`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::free_tree) struct Need<L> {
     pub(in crate::free_tree) len: L,
@@ -41,7 +41,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (place + need.len <= need.high).then_some((spot, place))
     }
 
-    /// Tries the first place of the window, in the extent before `spot`.
+    /// Tries the first aligned place from `need.low`, in the extent before `spot`.
     #[inline(always)]
     fn find_in_before(&self, need: &Need<L>, path: &mut Path, spot: Spot) -> Option<(Spot, L)> {
         let fits = |(start, len): Entry<L>| {

@@ -29,7 +29,8 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Compares the flights, because the id may belong to another item after the flight landed.
+    /// Compares flights, because after a flight has woken its waiters, another item may have the
+    /// id.
     fn is_on(&self, wait: &Wait<V>) -> bool {
         let flight = self.items[wait.id].as_ref().and_then(|item| item.flight.as_ref());
         flight.is_some_and(|flight| Arc::ptr_eq(flight, &wait.flight))

@@ -1,9 +1,10 @@
-//! [`Claim`]: a slot that a thread writes, and how the thread gets it.
+//! [`Claim`] is a slot that a thread alone may write.
 //!
-//! Two lookups that miss one key may claim two slots of its set. Each stores the key's hash, then
-//! looks at the set. All steps are sequentially consistent, so at least one sees the other. A claim
-//! ends if another slot is being built, or if a lower slot is claimed. The lower claim waits, up to
-//! its patience, for the upper claim to end, because the upper may not have seen the lower.
+//! Two lookups that miss one key may claim two slots of its set. Each lookup stores the key's hash,
+//! then looks at the set. All steps are sequentially consistent, so at least one lookup sees the
+//! other claim. A claim yields to a slot with the hash that is being built, and to a lower claim. A
+//! lower claim waits, up to its patience, for the upper to end, because the upper may not have seen
+//! the lower.
 
 use std::time::Instant;
 
@@ -41,8 +42,7 @@ impl SharedCache {
     }
 
     /// Returns the slot to write next: a lost entry of this hash, else a slot that is empty, lost
-    /// or a dead writer's, else the entry with the lowest key. Skips slots that live processes
-    /// write.
+    /// or a dead writer's, else the entry marked first. Skips slots that live processes write.
     fn victim(&self, hash: u64) -> Result<Option<(u64, SlotState)>, Error> {
         let mut best: Option<((u32, u64), u64, SlotState)> = None;
         for slot in self.places.set_of(hash) {
@@ -105,8 +105,9 @@ impl Claim<'_> {
         let len = HEAD + body.len() as u64;
         let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
         let pin = cache.shared.pin(range.clone())?;
-        // The unmark ends the earlier entry's loss and mark. The mark precedes the write, so that a
-        // purge can take the entry if this process is killed. If the mark fails, a hit repeats it.
+        // The unmark clears the earlier entry's loss and mark. The mark precedes the write, so that
+        // a purge can take the entry if this process is killed. After a failed mark, a hit marks
+        // again.
         drop(cache.shared.unmark(range.clone())?);
         let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
         fence(Ordering::SeqCst);

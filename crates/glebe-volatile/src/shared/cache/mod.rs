@@ -4,9 +4,9 @@
 //! eight slots. A word per slot says what it holds or who writes it (`state`).
 //!
 //! A reader takes no lock: it pins the entry, checks the word, copies, and checks again. A checksum
-//! of turn, value and key must match, so a lost or torn entry is a miss. No word of the file is
-//! used as an offset, and a length is used only within an entry. Slots that a dead process was
-//! writing count as free. A hit usually makes no system call.
+//! of value, key and turn (number of claims) must match, so a lost or torn entry is a miss. No word
+//! of the file is used as an offset, and a length is used only within an entry. Slots that a dead
+//! process was writing count as free. A hit usually makes no system call.
 
 mod claim;
 mod hash;
@@ -74,13 +74,13 @@ pub enum SharedBuildError<E> {
 /// cache.get_or_build(b"page 1", &mut value, build)?;
 /// assert!(cache.get(b"page 1", &mut value)? && value == b"rendered");
 ///
-/// // Any process may purge. What is gone is a miss.
+/// // Any process may purge. A purged value is a miss.
 /// shared.purge(shared.len(), Priority::HIGHEST)?;
 /// assert!(!cache.get(b"page 1", &mut value)?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A forked child joins the file and sees the same entries.
+/// A forked child sees the same entries.
 #[derive(Debug)]
 pub struct SharedCache {
     shared: Arc<Shared>,
@@ -122,8 +122,8 @@ impl SharedCache {
     /// data.
     ///
     /// # Errors
-    /// [`Error::BadFile`] if the data holds something else; [`Error::BadOption`] if entries are not
-    /// whole granules below 4 GiB or no set of 8 fits; the errors of [`Shared::pin`].
+    /// [`Error::BadFile`] if the data holds something else; [`Error::BadOption`] if an entry is not
+    /// whole granules below 4 GiB, or 8 entries do not fit; the errors of [`Shared::pin`].
     pub fn over(shared: Arc<Shared>, options: SharedCacheOptions) -> Result<Self, Error> {
         options.over(shared)
     }
@@ -322,7 +322,7 @@ impl SharedCache {
             && value.ends_with(key);
         value.truncate(value_len as usize);
         if is_whole && !self.mark_of(slot).is_marked() {
-            // The mark ended when no process used the file, or an earlier mark failed.
+            // Marks again, because the mark may have failed, or ended while nobody used the file.
             let _ = self.shared.mark(range, self.priority, Order::Fifo);
         }
         Ok(is_whole)

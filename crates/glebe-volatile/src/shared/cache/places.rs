@@ -1,9 +1,9 @@
-//! [`Places`]: the offsets of a cache's words and entries in its data.
+//! [`Places`] computes offsets of words and entries in a cache's data.
 //!
 //! ```text
-//! header    0 magic | 1 version | 2 bytes of an entry | 3 seed | .. 15 nothing
-//! sets      of each slot: hash of its key, never 0 | state (`state`)
-//! entries   from a granule on, one of each slot:  checksum | value | key
+//! header    words:  0 magic | 1 version | 2 entry's length | 3 seed | .. 15 unused
+//! sets      per slot:  hash of its key, never 0 | state (`state`)
+//! entries   from a granule on, per slot:  checksum | value | key
 //! ```
 //!
 //! Unit: bytes. All offsets follow from the data's length, the granule and the entry's length. The

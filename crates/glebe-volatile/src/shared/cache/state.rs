@@ -1,15 +1,15 @@
 //! [`SlotState`]: the contents or writer of a slot, in 64 bits shared by all processes.
 //!
 //! ```text
-//! 63 .. 34 | 33 32 | 31 ...... 0
-//! turn     | phase | 0: bytes kept, or 0 for none; else 31..24 holder, 23..0 when it joined
+//! 63 .. 34   33 .. 32                   31 ...... 0
+//! turn       0: empty or kept           bytes kept, or 0
+//! turn       1: claimed, 2: building    31..24 holder, 23..0 its join time
 //!
-//! empty or kept --> claimed --> building --> kept
-//!                   one turn more            the same turn; empty where nothing is kept
+//! empty or kept --> claimed, turn + 1 --> building --> kept or empty
 //! ```
 //!
 //! Each arrow is one exchange of the word. A dead writer's slot can be claimed, too. A writer that
-//! others took for dead finds another word and publishes nothing. All 64-bit values are valid.
+//! others took for dead finds the word changed and publishes nothing. All 64-bit values are valid.
 
 const PHASE_SHIFT: u32 = 32;
 const TURN_SHIFT: u32 = 34;

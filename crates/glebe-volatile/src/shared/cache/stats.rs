@@ -26,7 +26,7 @@ impl Stats {
     /// Checks that misses = told + built + failed, which holds while no call is under way.
     ///
     /// # Errors
-    /// Returns the values if not.
+    /// If the sum differs, with the values.
     pub fn check(&self) -> Result<(), String> {
         let Self { misses, told, built, failed, .. } = self;
         if *misses == told + built + failed {

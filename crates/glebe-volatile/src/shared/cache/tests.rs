@@ -40,7 +40,7 @@ fn of_two_that_claim_one_hash_one_builds() {
         (0, SlotPhase::Claimed(dead), true),
         (7, SlotPhase::Building(lives), false),
         (7, SlotPhase::Building(dead), true),
-        // The claim in the lower slot waits for this writer until its patience ends.
+        // The claim in the lower slot waits for `lives` until the cache's patience ends.
         (7, SlotPhase::Claimed(lives), false),
     ] {
         assert_eq!(is_claimed_beside(&cache, slot, phase), is_claimed, "{slot} {phase:?}");

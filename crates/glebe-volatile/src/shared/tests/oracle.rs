@@ -1,4 +1,4 @@
-//! Makes random calls on two `Shared` of one file, and compares them with an oracle.
+//! Makes random calls on two `Shared` of one file, and compares the results with an oracle.
 
 use proptest::prelude::*;
 

@@ -25,7 +25,7 @@ pub(super) struct Page {
     pub(super) segments: u16,
     pub(super) retired: u16,
     pub(super) is_present: bool,
-    /// Use number from which the entries continue when the page comes back.
+    /// Use number (epoch and generation) of all entries after the page is populated again.
     pub(super) base: u32,
 }
 
@@ -84,7 +84,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Starts every entry of a page that came back with the use number `base`.
+    /// Sets the use number of every entry of a newly populated page to `base`.
     fn rebase(&self, page: u32, base: u32) {
         let (per_page, word) = (self.words_per_page() as usize, Entry::free(base).raw());
         let first = page as usize * per_page;
@@ -92,7 +92,7 @@ impl Entries {
         words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
         let epoch = u64::from(base >> GENERATION_BITS);
         if epoch != 0 {
-            // This page of epochs is present, because an entry here reached the epoch of `base`.
+            // An entry of `page` had the epoch of `base`, so the page of `epochs` is populated.
             let word = epoch * (u64::MAX / u64::from(EPOCH_LAST));
             let words =
                 &self.tables.epochs[first / EPOCHS as usize..][..per_page / EPOCHS as usize];
@@ -111,7 +111,8 @@ impl Entries {
         })
     }
 
-    /// Starts the entry's next epoch. Returns false if no epoch is left, or no memory to count it.
+    /// Counts a wrap of the entry's generation. Returns false after the last epoch, or without
+    /// memory for the count.
     #[cold]
     pub(super) fn next_epoch(&self, account: &Account, index: u32) -> bool {
         if self.epoch(index) >= self.epoch_last {
@@ -147,8 +148,8 @@ impl Entries {
         }
     }
 
-    /// Gives back the page of the table `free` that covers the page of entries `page`, unless
-    /// another present page of entries needs it.
+    /// Gives back the page of `tables.free` with the bits of `page`, unless another present page
+    /// has bits there.
     fn let_free_go(&self, account: &Account, state: &mut Segments, page: u32) {
         let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);

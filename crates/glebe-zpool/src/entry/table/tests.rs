@@ -98,7 +98,7 @@ enum Op {
     Add(usize),
     Replace(usize),
     Remove(usize),
-    /// Removes entries from `from` on: all if `keep` is 1, else all but one in `keep`.
+    /// Removes entries from `from` on. Keeps every `keep`-th, or none if `keep` is 1.
     Thin {
         keep: usize,
         from: usize,
@@ -155,7 +155,7 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     (0..3 * shared).for_each(|_| both.add());
     let count = |both: &Both| lock(&both.entries.state).free_pages.len();
     assert_eq!(count(&both), 3);
-    // The first third keeps only its spare page of entries; the second keeps four entries.
+    // Frees all pages of the first third but the spare. Keeps four entries of the second third.
     let stays = |at: &u32| at % (shared / 4) == 3;
     (0..shared).for_each(|index| both.remove(index));
     (shared..2 * shared).filter(|at| !stays(at)).for_each(|at| both.remove(at));
@@ -171,7 +171,7 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     both.check();
 }
 
-/// Gives back the second page after an entry reached its second epoch.
+/// Gives back the second page after one entry's generation wrapped, which began a second epoch.
 fn in_a_later_epoch() -> Both {
     let per_page = words_per_page(page_size());
     let (mut both, at) = (Both::new(EPOCH_LAST), per_page + 7);

@@ -135,7 +135,7 @@ fn one_size_gets_the_zspage_that_wastes_least_of_so_many() {
         (class.pages.get(), class.objects)
     };
     assert_eq!(shape(100, 1350), (1, 3));
-    // Three pages pay only with many objects. Six pages save only headers.
+    // Longer zspages pay only with many objects: three pages waste less, six save only headers.
     assert_eq!(shape(1, 2448), (1, 1));
     assert_eq!(shape(500, 2448), (3, 5));
     assert_eq!(shape(100_000, 2448), (6, 10));

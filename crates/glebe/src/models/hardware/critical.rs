@@ -1,9 +1,9 @@
-//! [`Critical`] models restartable sequences as steps that a barrier can prevent.
+//! [`Critical`] models restartable sequences as steps that a barrier can abort.
 //!
 //! A tenant thread locks its cpu for each step, which has at most one store. The barrier locks each
-//! cpu in turn and aborts its sequence. So a sequence may stop after any store, and each side sees
-//! the earlier stores of the other.
-#![allow(unsafe_code)] // Safety: the caller of a fill vouches for `len` bytes at `from`.
+//! cpu in turn and aborts its sequence. So a sequence may stop after any store, and tenant and
+//! barrier see each other's earlier stores.
+#![allow(unsafe_code)] // Safety: callers of `fill` vouch for `len` bytes at `from`.
 
 use std::cell::Cell;
 
@@ -53,7 +53,7 @@ pub(crate) enum Fault {
 
 #[derive(Debug)]
 pub(crate) struct Critical {
-    /// For each cpu, true if its sequence was aborted; empty if writers are counted.
+    /// For each cpu, true if its sequence was aborted; empty if tenants are counted instead.
     cpus: Box<[Mutex<bool>]>,
     fault: Fault,
 }

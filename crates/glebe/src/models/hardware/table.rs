@@ -1,7 +1,7 @@
 //! Tables of model words replace mapped tables.
 //!
 //! # Safety
-//! The trait asks for nothing.
+//! [`Zeros`] has no conditions.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;

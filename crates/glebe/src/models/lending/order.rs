@@ -62,7 +62,7 @@ fn reads_during_a_put(reader: Reader) {
     );
     let index = Arc::new(index);
     let claim = claimed_with_a_stale_entry(&lent, &index);
-    // Keeps the stale entry, to show that the generation is enough to reject it.
+    // `Held::Other` keeps the stale entry. A reader rejects it by its generation alone.
     let old = filled(&lent, claimed(&lent, 1), 2).expect("alone");
     index.publish(HASH, old, |_| Held::Other).expect("room");
     let put = {
@@ -94,8 +94,8 @@ fn order_of_reads_needs_the_generation() {
     explore_large(2, || reads_during_a_put(Reader::Ignores));
 }
 
-/// Puts one key twice, once into the page of a stale entry. The main thread only waits, so the
-/// three others run in any order without a preemption.
+/// Puts one key in two threads, once into a stale entry's page, and reads the key in a third. Loom
+/// runs the three in any order without a preemption, because the main thread only waits.
 fn reads_during_two_puts(reader: Reader) {
     let (lent, index) = (
         lent(1, Critical::restartable(2, Fault::None)),

@@ -57,7 +57,7 @@ fn with_room_nothing_goes_and_near_the_limit_what_is_missing_and_no_more() {
     assert_eq!(calm.margin, Bytes::mib(16));
 
     tree.set("sys/fs/cgroup/a/memory.current", &Bytes::mib(250).get().to_string());
-    // 16 MiB and a quarter more are wanted; 6 MiB are free.
+    // The margin plus a quarter is 20 MiB; 6 MiB are free.
     let mut gauge = tree.gauge();
     assert_eq!(gauge.look(free(0, 100)).short, Bytes::mib(14));
     assert_eq!(gauge.look(free(3, 4)).short, Bytes::mib(7), "all there is");
@@ -185,7 +185,7 @@ fn what_the_allocator_gives_back_and_takes_is_no_rise_and_hides_none() {
     };
     assert_eq!(rise(0, 0, 100), Bytes::ZERO);
     assert_eq!(rise(40, 0, 140), Bytes::ZERO, "the program's own");
-    // The first look was before `now`, so more than a second passed.
+    // The gauge measures from its creation, over a second ago.
     for seen in [rise(0, 40, 100), rise(0, 0, 140)] {
         assert!(seen > Bytes::mib(35) && seen <= Bytes::mib(40), "{seen}");
     }

@@ -30,8 +30,8 @@ fn told(targets: &Targets) -> [u64; 6] {
 #[test]
 fn each_class_gives_all_it_has_before_the_next_gives_any() {
     let parts = [part([1, 2, 1, 0, 3, 8]), part([1, 0, 0, 4, 0, 0])];
-    // Rows in MiB: used, files, idle files; targets by class. The limit is 100, the margin 8, and
-    // shedding aims at a room of 10.
+    // A row has used, files, idle files, and targets by class, in MiB. If less than 8 (the margin)
+    // of 100 (the limit) is free, `plan` aims at 10.
     let table = [
         ((100, 8, 8), [0; 6]),
         ((100, 7, 7), [2, 1, 0, 0, 0, 0]),

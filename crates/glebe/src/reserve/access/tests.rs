@@ -1,7 +1,7 @@
-//! Tests that after the barrier a sequence whose guard is closed stores nothing.
+//! Tests that a fill whose guard is closed stores nothing after [`Critical::barrier`].
 //!
-//! Each round tries to close the guard during a long copy. After the barrier it marks the last
-//! word, which a continued copy would overwrite. Only rounds that interrupted a copy count.
+//! Each round tries to close the guard during a long copy. After the barrier the round marks the
+//! last word, which a continued copy would overwrite. Only rounds that interrupted a copy count.
 
 use super::*;
 use std::thread;

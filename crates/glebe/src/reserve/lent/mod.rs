@@ -1,16 +1,17 @@
 //! [`Lent`] is the lending protocol. Tenants copy into pages that first class does not hold. First
 //! class takes these pages back ([`recall`]); then no tenant writes to them. A tenant never waits.
 //!
-//! Proof for restartable sequences: a tenant commits only in a guarded sequence ([`super::access`])
-//! that sees its granule open and in the epoch of its claim. A recall first closes the granules,
-//! then ends all sequences by one barrier, and only then changes epochs and page words. So an
-//! interrupted sequence finds a closed granule, another epoch or another page word. A recall of
-//! parts of granules first tries only to exchange page words, because no sequence stores to an
-//! unclaimed page. With counted writers, a recall waits for the writers, or fails, and needs no
+//! With restartable sequences ([`super::access`]), a tenant commits only in a sequence that finds
+//! the page's granule open and in the epoch of the claim. A recall closes the granules, aborts all
+//! sequences by one barrier, and only then changes epochs and page words. A restarted sequence thus
+//! finds a closed granule, another epoch or another page word. A recall without a whole granule
+//! first tries to exchange page words only, because no sequence stores to an unclaimed page.
+//!
+//! Without such sequences, granules count writers; a recall waits for these, or fails, and needs no
 //! barrier.
 //!
-//! Cost: two words and the key words for a claim, fill or read. A recall costs two exchanges a
-//! granule, one barrier, and a look at each page of granules taken in part.
+//! A claim, fill or read costs two words and the key words. A recall costs two exchanges a granule,
+//! one barrier, and a look at each page of granules taken in part.
 
 mod recall;
 mod zero;
@@ -49,7 +50,7 @@ pub(crate) struct Claim {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoClaim {
     Taken,
-    /// First class took the whole granule meanwhile, and counted the page as recalled.
+    /// A recall of the whole granule counted the page as recalled.
     Recalled,
 }
 
@@ -82,7 +83,7 @@ impl Lent {
         assert!(1 << shift <= PAGES_MAX && whole && present <= pages, "{pages} by 2^{shift}");
         let words: Table<AtomicU64> = tables.zeros(pages)?;
         let meta: Table<[AtomicU64; META_WORDS]> = tables.zeros(pages)?;
-        // Touches these words now, so that no put there waits for a page fault.
+        // These stores fault the tables in now, so that no put waits for a page fault.
         for (word, meta) in words.iter().zip(meta.iter()).take(present) {
             word.store(PageWord::fresh().0, Ordering::Relaxed);
             meta.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -182,7 +183,7 @@ impl Lent {
         }
     }
 
-    /// Subtracts a live page. Returns false if a recall of the whole granule has done so.
+    /// Subtracts a page from the granule's live count. Returns false if a recall already did so.
     #[inline]
     fn uncount(&self, granule: usize, seen: GranuleWord) -> bool {
         let same = |now: GranuleWord| now.epoch() == seen.epoch();

@@ -1,8 +1,8 @@
-//! First class's half of [`Lent`] takes runs of pages from tenants and gives them back.
+//! First class's half of [`Lent`] takes runs of pages from tenants and returns the pages later.
 //!
-//! The caller owns the positions of its run, so no two calls take one page. A run has whole
-//! granules, each taken by a new epoch, and at most two parts of granules, the *edges*, taken page
-//! by page.
+//! The caller owns the positions of its run, so no two calls take one page. A call takes whole
+//! granules by incrementing their epochs, and *edges*, the parts of granules at the ends, page by
+//! page.
 
 use std::ops::Range;
 
@@ -95,8 +95,8 @@ impl Lent {
         Some(live > 0)
     }
 
-    /// Takes all pages, or none if a tenant is writing. The error is the number of tenants' pages
-    /// that were dropped.
+    /// Takes `run`. If a tenant is writing, frees the taken pages and fails with the number of
+    /// tenants' pages dropped.
     fn recall_by_page(&self, run: &Range<usize>, zeroed: bool) -> Result<Recalled, u64> {
         let writing = |page| {
             let epoch = self.granule(self.granule_of(page)).epoch();
@@ -235,14 +235,14 @@ impl Lent {
         live
     }
 
-    /// Returns true if a tenant had the page. Only the state *writing* needs a swap, because
-    /// another recall may revoke such a page at the same time.
+    /// Returns true if a tenant had the page. Only `Writing` needs a swap, because another recall
+    /// may revoke such a page at the same time.
     fn take_closed(&self, page: usize, old: PageWord, epoch: u64) -> bool {
         let new = old.next(PageState::First, epoch);
         match old.state(epoch) {
             PageState::Writing => {
                 let before = PageWord(self.words[page].swap(new.0, Ordering::AcqRel));
-                // Another recall revoked the page with the generation of `new`.
+                // The recall that revoked the page has used the generation of `new`.
                 if before != old {
                     let newer = before.next(PageState::First, epoch);
                     self.words[page].store(newer.0, Ordering::Release);
@@ -286,7 +286,8 @@ impl Lent {
         }
     }
 
-    /// Marks granules as without memory. Their addresses must stay readable for late readers.
+    /// Marks granules as without memory. Their addresses must stay readable, because a tenant may
+    /// still read there.
     pub(crate) fn depart(&self, granules: Range<usize>) {
         let pages = self.granule_pages() as u64;
         for granule in granules {

@@ -1,8 +1,9 @@
-//! [`Lent::zero_granule`] zeroes a granule ahead of time, as a tenant that stores zeros.
+//! [`Lent::zero_granule`] zeroes a granule (2 MiB) ahead of time, as a tenant that stores zeros.
 //!
 //! A granule is *tracked* while its pages are zeroed one by one. A tenant's claim of an unused page
-//! ends the tracking. Other uses show in the count of live pages or in a page word. So the granule
-//! is zero if, at the end, it is tracked, has no live page, and all page words say zero.
+//! ends the tracking. Other uses change a page word or the count of *live* (claimed or filled)
+//! pages. So the granule is zero if, at the end, it is tracked, has no live page, and all page
+//! words say zero.
 
 use std::cmp::Reverse;
 
@@ -77,8 +78,8 @@ impl Lent {
         }
     }
 
-    /// Returns the granule, not yet zero, with the fewest pages of tenants and none of first class;
-    /// of equals the highest, because blocks are placed low.
+    /// Skips zero granules and granules with pages of first class. Returns the granule with the
+    /// fewest pages of tenants; in a tie the highest, because first class places blocks low.
     pub(crate) fn zero_candidate(&self) -> Option<usize> {
         let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
         words

@@ -74,7 +74,7 @@ fn objects_go_to_lent_pages_and_come_back() {
         let stats = pool.stats();
         assert!(stats.lent > Pages::new(100), "{codec:?}: {stats}");
         assert!(stats.staged <= stats.staging);
-        // `lent` counts whole zspages, but pages without a used slot are not lent.
+        // `stats.lent` counts whole zspages, but `live` only pages with a used slot.
         let live = reserve.stats().live;
         assert!(live <= stats.lent && live > Pages::new(100), "{live}");
         for (n, handle) in handles.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! [`Packed::seal`] copies zspages to lent pages. [`Movers`] move them out of runs that first class
 //! takes.
 //!
-//! All pages of a zspage go to one granule. If a claim reaches another granule, the copy starts
-//! again there, a few times.
+//! All pages of a zspage go to one granule. If the next claimed page is in another granule, the
+//! copy starts again there.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -24,7 +24,7 @@ struct Copied<'a> {
     pages: Vec<&'a [u8]>,
 }
 
-/// Most pages looked at for one target page; few, because first class waits.
+/// Maximum pages that `Packed::move_out` examines for one target page, while first class waits.
 const LOOKED_AT_MAX: u64 = 2048;
 
 impl Packed {

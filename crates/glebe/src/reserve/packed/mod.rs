@@ -4,9 +4,9 @@
 //! *sealed*: each is copied to lent pages of one granule. A page is lost when a claim or recall
 //! ends its [`PageUse`]. A read or the *sweep* finds the loss.
 //!
-//! Key words of a page: {the pool's number with the highest bit set, zspage and page, number of the
-//! seal, 0}. A read compares the key words before the copy, and the use before and after, so wrong
-//! bytes are never used.
+//! Each lent page has *key words*: {the pool's number with the highest bit set, zspage and page,
+//! number of the seal, 0}. A read checks the key words before the copy, and the [`PageUse`] before
+//! and after, so wrong bytes are never used.
 //!
 //! A zspage stays sealed until its last object ends. Copying an object out needs no lock, because
 //! the zspage has left its class's lists.
@@ -31,14 +31,14 @@ const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
 const ROOM_PER_STAGED: u64 = 64;
 const TABLES: Bytes = Bytes::mib(16);
-/// Parts of the staging. Sealing begins when less than one is free, and ends when two are.
+/// Parts of the staging. Sealing begins with less than one part free, and ends with two parts free.
 const PARTS: u64 = 8;
 const STAGED_MIN: u64 = 4 * PAGES_MAX as u64;
 
 /// [`Rest`] is the fate of the other objects of a zspage with a lost page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// The objects stay until a sweep or compaction moves them to the staging, when few are left.
+    /// The objects stay. Once few are left, a sweep or compaction moves them to the staging.
     Stays,
     /// The objects are dropped, because in a cache they are about as old as the lost ones.
     Goes,

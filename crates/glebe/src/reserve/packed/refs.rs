@@ -1,4 +1,4 @@
-//! [`Refs`] records the lent pages of sealed zspages.
+//! [`Refs`] records the lent pages to which each *sealed* zspage was copied.
 //!
 //! ```text
 //! word 0   the number of the seal; 0: not sealed
@@ -8,9 +8,8 @@
 //!                      +----------+-------------+--------------------+
 //! ```
 //!
-//! A zspage's words are written before word 0 gets the seal and after the zspage has ended. In
-//! between only moves exchange them. The first seal of a zspage number populates its words. No
-//! lock.
+//! A seal writes word 0 last, after `prepare` populated the words. The end of the zspage clears
+//! word 0 first. In between, only moves of pages exchange words. No lock.
 
 use crate::reserve::words::PageUse;
 use glebe_os::error::OsError;

@@ -1,5 +1,5 @@
-//! [`Packed::sweep`] finds lost pages that nobody reads, and empties sparse zspages into the
-//! staging.
+//! [`Packed::sweep`] finds lost pages, and moves objects of sparse zspages to ordinary memory (the
+//! staging).
 
 use super::{with_buffer, LostPages, Packed, Rest, PAGES_MAX};
 use crate::reserve::lender::Lender;

@@ -12,7 +12,7 @@ use crate::reserve::stats::Counter;
 use glebe_os::internal::sync::Ordering;
 
 const REPAIRS: u32 = 3;
-/// Pages put together; at most [`DROPPED`], so that a run reuses the pages that it replaces.
+/// Pages of a batch; at most the [`DROPPED`] replaced pages that a thread remembers for reuse.
 const BATCH: usize = 8;
 const _: () = assert!(BATCH as u64 <= DROPPED);
 
@@ -69,9 +69,9 @@ impl<'a> Keys<'a> {
 }
 
 impl Cache {
-    /// Without a codec, claims several pages and fills them in the order of addresses, to copy
-    /// neighbours together. After a rejection, publishes only pages already filled. With counted
-    /// writers, claims each page just before its copy, because a recall would wait for all.
+    /// Claims several pages and fills them in address order, to copy neighbours together. With a
+    /// codec, or if a recall waits for claimed pages (`Critical::Counted`), claims each page just
+    /// before its copy. After a rejection, publishes only pages already filled.
     fn put_batch(&self, lender: &Lender, batch: &Batch<'_>, takes: Takes) -> Put {
         let mut claims = [const { None }; BATCH];
         let waits = lender.lent().critical().counts_writers();
@@ -173,7 +173,7 @@ impl Namespace {
     }
 
     /// Returns true if all `pages` pages of `object` from index `first` on are present. Does not
-    /// count as a read of them. O(pages).
+    /// count as a read. O(pages).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].
@@ -321,7 +321,7 @@ mod tests {
             let put = items.put_run(gone, 0, &[gone as u8].repeat(page)).unwrap();
             assert!(put == Put::Stored || !was_there, "{put:?}");
         }
-        // In the second part, too, a crowded bucket may drop an entry.
+        // These rounds may also drop entries of crowded buckets.
         assert!(all(&mut buf) + 9 >= there);
         assert!(reserve.stats().evicted <= 9, "{}", reserve.stats().evicted);
     }
@@ -333,7 +333,7 @@ mod tests {
         let page = page_size().bytes().as_usize();
         let part = reserve.len().get() / 4;
         let put = |object: u64| items.put_run(object, 0, &[object as u8].repeat(page)).unwrap();
-        // Takes single pages, because no longer run may be free.
+        // Takes single pages, because free pages may be scattered.
         let take =
             || drop((0..part).map(|_| reserve.alloc(Pages::new(1)).unwrap()).collect::<Vec<_>>());
         let (mut objects, mut buf) = (0..0, vec![0; page]);

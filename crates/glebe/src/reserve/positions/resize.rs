@@ -1,13 +1,14 @@
 //! [`Positions`] get new runs when a reserve grows, and give up whole units when it shrinks.
 //!
-//! Positions without memory stay taken. Cost: one step a free extent; O(n log n) to choose.
+//! Positions without memory stay taken, so no block gets them. Cost: one step per free extent;
+//! `take_units` also sorts the extents.
 
 use super::Positions;
 use crate::contig::Run;
 use glebe_os::extent::Extent;
 
-/// Returns `known` with a run of one page for each present page that is in no run; nothing if
-/// `known` is empty.
+/// Returns `known` plus a run of one page for each other present page. An empty `known` stays
+/// empty, because it means a single run.
 pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
     let mut all = Vec::with_capacity(known.len());
     if known.is_empty() {
@@ -51,8 +52,8 @@ impl Positions {
         self.whole_units(unit).map(Extent::len).sum()
     }
 
-    /// Takes `len` pages in the fewest extents of whole units, the highest of equals. The error is
-    /// the number of pages in free whole units.
+    /// Takes `len` pages in whole units, in the fewest extents, the highest if several suffice. The
+    /// error is the number of pages in free whole units.
     pub(crate) fn take_units(&mut self, len: u64, unit: u64) -> Result<Vec<Extent>, u64> {
         let mut free: Vec<Extent> = self.whole_units(unit).collect();
         let all = free.iter().map(|pages| pages.len()).sum();

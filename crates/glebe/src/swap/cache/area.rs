@@ -1,10 +1,10 @@
 //! [`Area`] stores pages by offset, in memory and in a file.
 //!
-//! A store makes the block first and the entry last, so an entry always names a whole block. The
-//! checksum covers each store's own generation, so a load accepts no other store's block.
+//! A store writes the block first and the entry last, so an entry always names a whole block. The
+//! checksum covers the store's generation, so a load rejects blocks of other stores.
 //!
-//! Locks, in order: the cleaner's hand, a shard of entries, pools and file, `unsaved`. Only the
-//! hand is held during I/O.
+//! Lock order: `hand` (for cleaning), a shard of entries, pools and file, `unsaved`. Calls hold
+//! at most `hand` during I/O.
 
 use super::batch::{Batch, Page};
 use super::entries::{Entries, Entry};
@@ -114,7 +114,7 @@ impl Area {
     /// Stores pages with few writes to the file.
     ///
     /// # Errors
-    /// As [`Area::store`], for the page with the error. Earlier pages are stored, unless the file
+    /// The first error of [`Area::store`] ends the call. Earlier pages are stored, unless the file
     /// fails.
     pub fn store_all<'a>(
         &self,
@@ -131,7 +131,7 @@ impl Area {
                 false => Ok(()),
             }
         });
-        // After an error too: the batch holds the only copy of earlier pages.
+        // Writes even after an error, because only the batch holds earlier pages.
         let written = self.write_through(&mut batch);
         stored.and(written)
     }

@@ -1,6 +1,6 @@
-//! [`Batch`] collects blocks for the file.
+//! [`Batch`] collects blocks for the spill file.
 //!
-//! Several writes are needed if no free run fits all blocks.
+//! A batch takes several writes if no free run fits all blocks.
 
 use super::entries::Entry;
 use crate::swap::copies::{Copy, CopyBlock};
@@ -10,7 +10,7 @@ use crate::swap::file::SpillFile;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) offset: u64,
-    /// The page's present entry, or a new page's future entry.
+    /// The page's entry before the write, or a new page's unpublished entry.
     pub(super) was: Entry,
     pub(super) block: CopyBlock,
 }

@@ -1,8 +1,8 @@
 //! [`Area::clean`] writes to the file the pages that only ordinary memory holds.
 //!
-//! A store without room cleans; no background thread runs. A page stays readable during its write.
-//! If the page is replaced meanwhile, the cleaner frees the record. Lock: the hand, also during the
-//! write, but no store with room takes it.
+//! A call without room for its page cleans; no background thread does. A page stays readable during
+//! its write. If the page is replaced meanwhile, the cleaner frees the record. A cleaner locks
+//! `hand`, also during the write; a call with room does not.
 
 use super::area::Area;
 use super::batch::{Batch, Page};
@@ -15,8 +15,8 @@ use glebe_os::internal::sync::{lock, Backoff};
 use glebe_os::units::Bytes;
 
 impl Area {
-    /// Writes pages that only ordinary memory holds, until about `most` bytes are written or the
-    /// rest may stay unwritten. Returns the bytes written.
+    /// Writes about `most` bytes of pages that only ordinary memory holds, less if the rest may
+    /// stay unwritten. Returns the bytes written.
     ///
     /// # Errors
     /// `FileFull`, `Os`, `Forked`. No page is lost.

@@ -17,7 +17,7 @@ const SHARDS_MAX: usize = 1 << 12;
 pub(super) struct Entry {
     pub(super) generation: u32,
     pub(super) copy: Copy,
-    /// A second copy, in the swap cache, only if the file has the page.
+    /// A second copy, in the swap cache, only if `copy` is in the file.
     pub(super) kept: Option<Handle>,
 }
 

@@ -83,7 +83,7 @@ impl Area {
 }
 
 impl Stats {
-    /// Tests the conditions while no call runs.
+    /// Checks that totals add up and the limit holds, which is certain while no call runs.
     ///
     /// # Errors
     /// The condition that fails, with its values.

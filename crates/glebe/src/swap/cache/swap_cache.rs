@@ -77,9 +77,9 @@ impl SwapCache {
         Bytes::new(self.room.get() / WRITE_BACK_PART).min(WRITE_BACK_MAX)
     }
 
-    /// Makes an area that writes through to a file in `dir` of up to `limit` bytes. The file has
-    /// the properties given at [`SwapOptions::file_in`](crate::swap::SwapOptions::file_in). A page
-    /// takes whole units of 512 bytes, or of 4 KiB if written singly.
+    /// Makes an area that writes through to a file in `dir` of up to `limit` bytes. For the file's
+    /// properties, see [`SwapOptions::file_in`](crate::swap::SwapOptions::file_in). A page takes
+    /// whole units of 512 bytes; each write begins at a multiple of 4 KiB.
     ///
     /// # Errors
     /// [`SwapError::AreaPages`]; [`SwapError::Pool`] if the codec's parameters are bad;

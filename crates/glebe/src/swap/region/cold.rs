@@ -1,10 +1,10 @@
-//! [`Cold`] holds ranges of pages that leave first.
+//! [`Cold`] holds ranges of pages that leave memory first.
 //!
 //! ```text
 //! range   63 first page 32 | 31 pages 0
 //! ```
 //!
-//! A range is a hint: if all words are used, a new range replaces the oldest. No lock.
+//! A new range replaces the oldest of [`RANGES`], because ranges are hints. No lock.
 
 use std::ops::Range;
 

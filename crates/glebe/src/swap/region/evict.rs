@@ -1,15 +1,15 @@
 //! `RegionCore` evicts pages in two steps, each in address order.
 //!
 //! The *hand* moves runs of pages to shadow addresses, out of the program's reach (the *window*). A
-//! touch moves a page back with one system call, so used pages stay. The *tail* compresses pages
-//! still in the window, unless they equal a kept copy.
+//! touch moves a page back with one system call, so used pages stay. The *tail* drops the pages
+//! still in the window, and first compresses each page that has no equal copy.
 //!
-//! Pages that the kernel pins, or that are locked or read-only, stay. Locked and read-only pages
-//! are remembered: an eviction retries one, and after a success all. They may exceed the budget;
-//! other pages then have at least a quarter of it.
+//! Pages that the kernel pins, or that are locked or read-only, stay. The region remembers locked
+//! and read-only pages: an eviction retries one, and all after one moves. Such pages may exceed the
+//! budget, because other pages keep at least a quarter of the budget.
 //!
-//! Without UFFDIO_MOVE, the hand write-protects pages, because a write between copy and drop would
-//! be lost, and compresses and drops them in place.
+//! Without UFFDIO_MOVE, the hand compresses and drops pages in place. The hand first write-protects
+//! each page, because a write between copy and drop would be lost.
 //!
 //! Cost: 0.1 to 1 µs per page moved. No lock. Source: the segmented FIFO of VAX/VMS (Turner and
 //! Levy 1981).
@@ -53,7 +53,7 @@ pub(super) enum Asker {
 
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// The caller owns these pages, so the turn does not wait for them.
+    /// The caller's pages, for which the turn does not wait.
     own: Range<u64>,
     pub(super) left: u64,
     hope: Hope,
@@ -84,7 +84,8 @@ impl RegionCore {
         })
     }
 
-    /// Fails with the reason, or with `None` if pins or other threads prevent eviction.
+    /// Evicts until `is_done`. Fails with the reason, or with `None` if pins or other threads
+    /// prevent eviction.
     pub(super) fn shed(
         &self,
         own: Range<u64>,
@@ -97,7 +98,7 @@ impl RegionCore {
             if turn.left > 0 {
                 patience.renew();
             } else if turn.passed_by && asker == Asker::Call {
-                // Only a call retries all unmovable pages; a touch exceeds the budget.
+                // Only a call retries all unmovable pages; a touch may exceed the budget.
                 tries_all = true;
             } else if turn.refused.is_some() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(self.why(turn)) };
@@ -210,7 +211,7 @@ impl RegionCore {
         let mut most = len;
         while len > 0 {
             let bytes = self.offset_of(most.min(len)).as_usize();
-            // SAFETY: this call owns the pages, which are at home; outside the window the shadow is
+            // SAFETY: this call owns the pages at the program's addresses; the shadow addresses are
             // empty.
             let (moved, refused) =
                 unsafe { self.pager.shift(self.at_shadow(first), self.at_home(first), bytes) };
@@ -266,7 +267,7 @@ impl RegionCore {
         self.drain_all(self.pages_at(from, STEP.min(hand - from)), turn);
     }
 
-    /// Evicts the pages that are in the window; `pages` has at most [`STEP`].
+    /// `pages` has at most [`STEP`].
     fn drain_all(&self, pages: impl Iterator<Item = u64>, turn: &mut Turn) {
         let mut leaving = Leaving::new(self, &self.shadow, WordState::Window);
         for page in pages {
@@ -300,7 +301,7 @@ impl RegionCore {
     /// Write-protects a page; fills a discarded page with zeros first.
     fn protect(&self, page: u64) -> bool {
         let (at, len) = (self.at_home(page), self.page());
-        // SAFETY: this call owns the page, which is at home; a touch waits.
+        // SAFETY: this call owns the page at the program's address; a touch waits.
         unsafe {
             self.pager.fill(at, &ZEROS[..len], len).is_ok()
                 && self.pager.protect(at, len, true).is_ok()

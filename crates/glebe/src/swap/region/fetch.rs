@@ -1,11 +1,11 @@
 //! `RegionCore` brings pages *home*, to the region's addresses, after a touch or for a call.
 //!
-//! The kernel copies a whole page into its hole. A page in the window is moved back. Sequential
-//! touches read ahead: up to [`AHEAD`] pages share one system call.
+//! The kernel copies bytes into a page's hole, and moves pages back from the *window*, the shadow
+//! addresses. Sequential touches read ahead: up to [`AHEAD`] pages share one system call.
 //!
-//! Only an instruction that touches the region raises the signal, so the handler never interrupts
-//! an allocator or a holder of this crate's locks. The handler may allocate and take the pool's
-//! locks, if no code touches a region under these. Cost for a stored page: 4 to 6 µs.
+//! Only an instruction that touches the region raises SIGBUS, and no code may touch a region under
+//! an allocator's or this crate's locks. So the handler may allocate and take the pool's locks.
+//! Cost for a stored page: 4 to 6 µs.
 //!
 //! # Safety
 //! A call fills, moves or gives up only pages that it owns.
@@ -62,7 +62,8 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
         return Decision::Pass;
     }
     let page = (addr - inner.home.addr()) / inner.page();
-    // SAFETY: the handler blocks sent signals, and `bring` touches no absent page.
+    // SAFETY: the handler blocks signals that no instruction raises, and `bring` touches no absent
+    // page.
     match unsafe { inner.stacks.run(|| inner.bring(page as u64, Asker::Touch)) } {
         Ok(()) => Decision::Resume,
         Err(SwapError::LostPage { .. }) => Decision::Fail(Reason::Damaged),
@@ -121,7 +122,7 @@ impl RegionCore {
         filled
     }
 
-    /// Ends the protection of a pinned page, if any earlier attempt failed.
+    /// Ends the write protection that a failed eviction may have left on a pinned page.
     pub(super) fn lift(&self, page: u64) -> Result<(), SwapError> {
         if self.protected.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -172,7 +173,7 @@ impl RegionCore {
 
     fn copy_back(&self, page: u64) -> Result<(), i32> {
         let (offset, len) = (self.offset_of(page), Bytes::new(self.page() as u64));
-        // SAFETY: this call owns the page, which is in the window; touches wait.
+        // SAFETY: this call owns the page at its shadow address; touches wait.
         unsafe {
             let bytes = self.bytes(&self.shadow, page);
             self.pager.fill(self.at_home(page), bytes, self.page())?;
@@ -252,7 +253,7 @@ impl RegionCore {
         }
     }
 
-    /// Loads pages until one cannot be read. Returns their number, and uncharges the others.
+    /// Loads pages until one cannot be read. Returns the number loaded, and uncharges the rest.
     fn read_in(&self, page: u64, count: u64) -> Result<u64, SwapError> {
         with_buffer(count as usize * self.page(), |buffer| {
             let (mut loaded, mut refused) = (0, None);
@@ -277,7 +278,8 @@ impl RegionCore {
         let slot = self.slot_of(page);
         let copy = slot.copy();
         self.counts.add(Counter::ReadBack, u64::from(copy.is_in_file()));
-        // Drops copies in the file, because comparing with them later costs more than compression.
+        // Drops a copy in the file, because an eviction would reread it, at more cost than
+        // compression.
         let keeps = self.keeps_copies && !copy.is_in_file();
         if !keeps {
             self.copies.drop_copy(copy);

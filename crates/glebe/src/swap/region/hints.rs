@@ -40,8 +40,8 @@ impl Region {
     /// Discards whole pages in the range, which then read as zeros.
     ///
     /// # Errors
-    /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Os` if the kernel keeps memory;
-    /// `Forked`. Some pages may then be zeros.
+    /// `Beyond`, `Forked`; `Pinned` if a guard or a long copy uses a page; `Os` if the kernel keeps
+    /// memory. An error may leave some pages discarded.
     pub fn discard(&self, offset: Bytes, len: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         let mut pages = inner.whole(offset, len)?;

@@ -2,10 +2,10 @@
 //!
 //! A page's [word](crate::swap::word) says where its bytes are: at home, at the same offset of the
 //! *shadow* (in the *window*), in a copy, or nowhere yet. Pages at home and in the window are
-//! *charged*. Unit: pages. Lock: one for changes of the budget, which no touch takes.
+//! *charged*. Unit: pages. Changes of the budget take the lock `changes`, touches do not.
 //!
 //! # Safety
-//! Only the thread that owns a page by its word uses the page's shadow address.
+//! Only the thread that owns a page ([`crate::swap::word`]) uses the page's shadow address.
 #![allow(unsafe_code)]
 
 use super::cold::Cold;
@@ -31,7 +31,8 @@ const WINDOW_SHARE: u64 = 8;
 const UNPINNED_SHARE: u64 = 8;
 const MOVABLE_SHARE: u64 = 4;
 
-/// `home` and `shadow` are dropped before `pager`, because without it holes read as zeros.
+/// `home` and `shadow` are dropped before `pager`, because absent pages read as zeros without a
+/// pager.
 #[derive(Debug)]
 pub(super) struct RegionCore {
     pub(super) home: Mapping,
@@ -105,7 +106,7 @@ impl RegionCore {
     }
 
     fn arm(&self) -> Result<(), OsError> {
-        // SAFETY: just mapped; no code touches the memory before its watch exists.
+        // SAFETY: `new` mapped the memory, which no code touches before its watch exists.
         unsafe {
             self.pager.arm(self.home.addr(), self.home.len())?;
             if self.pager.moves() {

@@ -1,8 +1,8 @@
 //! [`Leaving`] drops pages from memory with one system call.
 //!
-//! All its pages are at home, or all are in the window. The call owns each page by its word until
-//! the page is dropped or stays. Pages that the kernel does not drop are tried again singly. No
-//! lock.
+//! All pages are at the program's addresses (*home*), or all at shadow addresses (the *window*).
+//! The call owns each page by its word until the page is dropped or stays, and retries singly the
+//! pages that the kernel kept. No lock.
 //!
 //! # Safety
 //! A call reads and drops only pages that it owns.
@@ -48,7 +48,7 @@ impl<'a> Leaving<'a> {
 
     pub(super) fn add(&mut self, page: u64, turn: &mut Turn) {
         let word = self.inner.slot_of(page).word();
-        // SAFETY: this call owns the present page, which is write-protected or in the shadow.
+        // SAFETY: this call owns the present page, which is write-protected or in the window.
         let bytes = unsafe { self.inner.bytes(self.of, page) };
         let kept = self.inner.keep(page, bytes, look(word).has_copy());
         if let Err(error) = kept {

@@ -41,12 +41,12 @@ const STACK: usize = 2 << 10;
 /// - A touch of a damaged or unreadable page calls the earlier SIGBUS handler, with `si_addr` and
 ///   the error number in `si_errno`.
 /// - If pool and file are full, a touch exceeds the budget, and calls are refused.
-/// - A forked child does not have the memory: a touch raises SIGSEGV, and calls return
-///   [`SwapError::Forked`].
+/// - In a forked child, a touch raises SIGSEGV, and calls return [`SwapError::Forked`].
 /// - The program may advise on parts (madvise(2)), lock and protect them. Locked and read-only
 ///   pages may stay in memory, even beyond the budget. After mlockall(2), twice the region's length
 ///   counts against `RLIMIT_MEMLOCK`.
-/// - A region serves no allocator, and no code touches it under an allocator's lock.
+/// - No allocator may use a region, and no code may touch a region under an allocator's lock,
+///   because the handler may allocate.
 /// - Without `UFFDIO_MOVE` (before Linux 6.8), devices may write only to resident parts, and no
 ///   part may be made unreadable.
 #[derive(Debug)]
@@ -105,8 +105,8 @@ impl Region {
     /// Changes the budget, and evicts pages if necessary.
     ///
     /// # Errors
-    /// `NoBudget`; `BudgetBelowPinned`, `Full`, `FileFull`, `Os` or `Pool` if too little can leave;
-    /// `Forked`. The budget is then unchanged.
+    /// `NoBudget`, `Forked`; `BudgetBelowPinned`, `Full`, `FileFull`, `Os` or `Pool` if too few
+    /// pages can leave. An error keeps the budget.
     pub fn set_budget(&self, budget: Bytes) -> Result<(), SwapError> {
         let inner = self.inner();
         inner.alive()?;

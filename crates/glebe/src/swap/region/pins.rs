@@ -18,10 +18,10 @@ use glebe_os::internal::sync::Backoff;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::Bytes;
 
-/// Number of waits for a pinned page, some tens of milliseconds in all.
+/// Most waits for a pinned page; tens of milliseconds in all.
 pub(super) const WAITS: u32 = 48;
 
-/// `Resident` is bytes of a region that stay in memory, also for system calls and devices. No other
+/// `Resident` keeps bytes of a region in memory, so system calls and devices can use them. No other
 /// guard or copy uses their pages.
 pub struct Resident<'a> {
     inner: &'a RegionCore,
@@ -68,7 +68,7 @@ impl Region {
         Ok(Resident { inner, pages, bytes: inner.bytes_at(offset, len) })
     }
 
-    /// Copies bytes to `buf`, which may mix old and new bytes of concurrent raw writes.
+    /// Copies bytes to `buf`. Concurrent writes through [`Region::as_ptr`] may be copied in part.
     ///
     /// # Errors
     /// As [`Region::resident`]; `buf` may then hold any bytes.

@@ -1,4 +1,4 @@
-//! [`Stats`] of a region has a store's numbers; inapplicable numbers are 0.
+//! Fills [`Stats`] for a region. Numbers that only a `Store` has are 0.
 
 use super::inner::RegionCore;
 use crate::swap::file::SpillFile;

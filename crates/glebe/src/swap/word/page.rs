@@ -1,15 +1,15 @@
 //! [`Word`] has further steps for a region's page.
 //!
 //! ```text
-//! hole, stored, window ----> loading ----> resident       a touch brings it in
-//! resident             ----> leaving ----> window         the hand moves it out
-//! window               ----> leaving ----> stored         it is compressed, and dropped
-//! resident, window     ----> leaving ----> hole           its bytes are wanted no more
-//! stored, failed       ----> loading ----> hole           the same
+//! hole, stored, window ----> loading ----> resident       a touch needs the page
+//! resident             ----> leaving ----> window         the page moves out of reach
+//! window               ----> leaving ----> stored         the page is compressed and dropped
+//! resident, window     ----> leaving ----> hole           the page is discarded
+//! stored, failed       ----> loading ----> hole           the copy is discarded
 //! ```
 //!
-//! A thread that makes a page loading or leaving owns it until [`Word::put`]; touches wait. *copy*
-//! may be older than the page, because no call sees the program's writes. The generation is 0.
+//! A thread that makes a page loading or leaving owns it until [`Word::put`]; touches wait. The
+//! copy may be older than the page, because the program writes without calls. The generation is 0.
 
 use super::{Refusal, Step, Word, WordState, ALONE, BUSY, COPY, PINS};
 

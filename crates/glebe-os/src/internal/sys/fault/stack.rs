@@ -1,6 +1,6 @@
 //! [`hash`] hashes the call stack of a fault point.
 //!
-//! `hash` allocates nothing after `warm_up`, because signal handlers pass points. Source:
+//! `hash` allocates nothing after `warm_up`, because signal handlers reach fault points. Source:
 //! backtrace(3), only in glibc.
 #![allow(unsafe_code)]
 

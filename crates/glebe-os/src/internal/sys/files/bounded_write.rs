@@ -74,7 +74,7 @@ fn run(job: &Job<'_>) -> io::Result<()> {
 }
 
 extern "C" fn body(job: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `run` keeps the job alive; the calls change only the writer.
+    // SAFETY: `run` keeps the job alive. The system calls change only this child process.
     unsafe {
         let job = &*job.cast::<Job<'_>>();
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);

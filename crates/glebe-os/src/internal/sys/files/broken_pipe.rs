@@ -8,7 +8,7 @@ use std::ptr;
 /// Signal handlers may use `Held`.
 pub(in crate::internal::sys) struct Held {
     before: libc::sigset_t,
-    /// A set with SIGPIPE; `None` if a SIGPIPE was pending before `new`.
+    /// SIGPIPE, to discard; `None` if a SIGPIPE from before `new` stays pending.
     raised: Option<libc::sigset_t>,
 }
 

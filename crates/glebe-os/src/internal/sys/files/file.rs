@@ -1,5 +1,4 @@
-//! This module wraps file calls of std, each after a fault point. Interrupted reads and writes are
-//! repeated.
+//! Wraps std's file calls, each after a fault point. Repeats interrupted reads and writes.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};

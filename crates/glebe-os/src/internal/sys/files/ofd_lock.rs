@@ -92,8 +92,8 @@ impl Tied {
         Self::try_take_anyway(|| open_anew(of), byte)
     }
 
-    /// Returns `None` if the byte is locked. If `follow_forks` fails, a child forked meanwhile has
-    /// the lock too.
+    /// Returns `None` if the byte is locked. If `follow_forks` fails, a child forked during
+    /// the call shares the lock.
     pub fn try_take_anyway(
         open: impl FnOnce() -> Result<File, OsError>,
         byte: u64,

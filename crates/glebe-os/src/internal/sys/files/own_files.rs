@@ -1,16 +1,15 @@
 //! [`take`] gives a thread its own table of open files.
 //!
 //! A program may close every descriptor that it does not know, and may expect the lowest free
-//! number next. The thread's own table is safe from that close and takes no number from the
-//! program. Needs Linux 5.9. Source: close_range(2).
+//! number for its next file. The thread's own table avoids both conflicts. Needs Linux 5.9. Source:
+//! close_range(2).
 #![allow(unsafe_code)]
 
 use std::io;
 
 use crate::internal::sys::call::answer;
 
-/// Gives the calling thread an empty table, where no descriptor of the process is open, not even
-/// standard error.
+/// Gives the calling thread an empty table: no descriptor is open, not even standard error.
 pub fn take() -> io::Result<()> {
     let (first, last, flags) = (0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
     // SAFETY: the call takes no pointer.

@@ -77,7 +77,8 @@ pub struct KeptErrors {
     identity: (libc::dev_t, libc::ino_t),
 }
 
-/// Lowest numbers for the copy. They are high, because programs may expect low numbers to be free.
+/// Lowest numbers for the copy, tried in turn: a limit may forbid high numbers, and programs may
+/// expect low numbers to be free.
 const COPY_MIN: [i32; 3] = [900, 200, 50];
 
 impl KeptErrors {

@@ -1,5 +1,5 @@
-//! [`open`] opens only files of this user with one name, and no symbolic link. New files have mode
-//! 0600. Source: open(2), mkdir(2).
+//! [`open`] refuses symbolic links, special files, other users' files and files with several hard
+//! links. New files have mode 0600. Source: open(2), mkdir(2).
 
 use std::fs::{File, OpenOptions};
 use std::io;

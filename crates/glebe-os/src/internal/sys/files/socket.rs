@@ -1,4 +1,4 @@
-//! [`Listener`] accepts connections at a path for its owner only; [`send_all`] raises no `SIGPIPE`.
+//! [`Listener`] accepts connections only of its own user; [`send_all`] raises no `SIGPIPE`.
 //! Source: send(2), unix(7).
 #![allow(unsafe_code)]
 

@@ -11,7 +11,7 @@ use crate::error::OsError;
 use crate::internal::sys::files::file;
 use crate::units::{Bytes, PageSize};
 
-/// Smallest number that version 1 shows for no limit, for any page size.
+/// Bytes from which a version 1 limit means no limit, for any page size.
 const UNLIMITED: u64 = i64::MAX as u64 >> 16 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

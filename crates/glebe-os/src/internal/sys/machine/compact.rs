@@ -7,7 +7,7 @@ use crate::internal::sys::files::file;
 
 const PATH: &str = "/proc/sys/vm/compact_memory";
 
-/// Compacts all zones, and returns when that is done.
+/// Returns when all zones are compacted.
 pub fn compact_memory() -> Result<(), OsError> {
     file::put(PATH, "1")
 }

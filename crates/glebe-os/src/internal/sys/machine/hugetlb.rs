@@ -120,7 +120,7 @@ impl Pool {
         let (total, surplus) =
             at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
         let free = self.read("free_hugepages")?;
-        // Nodes do not count reserved pages, so all of the machine's may be on this node.
+        // Nodes do not count reserved pages. All the machine's reserved pages may be on this node.
         let whole = self.part_of.as_ref().map_or(&self.dir, |(whole, _)| whole);
         let reserved = file::number(whole.join("resv_hugepages"))?;
         Ok(PoolCounts { total, free, reserved, surplus })

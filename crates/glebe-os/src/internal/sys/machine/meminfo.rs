@@ -61,8 +61,8 @@ impl MemInfo {
         }
     }
 
-    /// Asks sysinfo(2). Returns `None` before `open` and after `close`, because the open file says
-    /// more, and for a root other than `/`.
+    /// Asks sysinfo(2). Returns `None` for a root other than `/`, and before `open` or after
+    /// `close`, because the open file says more.
     pub fn rough(&self) -> Option<Machine> {
         let is_closed = |why: &io::Error| why.raw_os_error() == Some(libc::EBADF);
         let is_refused = !self.file.as_ref().is_err_and(is_closed);

@@ -1,5 +1,4 @@
-//! [`MemoryBlocks`] takes blocks of memory off line and puts them on line, through
-//! `/sys/devices/system/memory`.
+//! [`MemoryBlocks`] takes memory blocks off line and on line, through `/sys/devices/system/memory`.
 //!
 //! A block is `block_size_bytes` long and begins at its number times that length. The kernel moves
 //! the block's pages elsewhere before it takes the block off line. Source:
@@ -126,7 +125,7 @@ impl MemoryBlocks {
         write_within(&path, b"offline", deadline).map_err(refused)
     }
 
-    /// Puts a block on line: in [`Zone::Movable`] if `movable`, else in a zone of the kernel.
+    /// Puts a block on line, in [`Zone::Movable`] or in a zone of the kernel.
     pub fn put_on_line(&self, number: u64, movable: bool) -> Result<(), OsError> {
         let word = if movable { "online_movable" } else { "online_kernel" };
         file::put(self.state_path(number), word)
@@ -155,8 +154,7 @@ impl MemoryBlocks {
             "offline" => BlockState::Offline,
             _ => BlockState::GoingOffline,
         };
-        // For a block off line, the file lists zones that the block could join, so they do not
-        // count.
+        // For a block off line, the file lists zones that the block could join.
         let zones = file::read_text(&self.dir(number).join("valid_zones")).unwrap_or_default();
         let zone = Zone::named(zones.trim()).filter(|_| state == BlockState::Online);
         Ok(MemoryBlock { number, state, zone, node: self.node(number, nodes) })

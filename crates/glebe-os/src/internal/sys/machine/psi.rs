@@ -3,8 +3,8 @@
 //!
 //! The kernel's file signals urgent events when tasks stalled for a given part of a window. Without
 //! CAP_SYS_RESOURCE the window must be a multiple of 2 s. A service manager may name a file, FIFO
-//! or socket in `MEMORY_PRESSURE_WATCH`, and bytes to write there first, in base 64, in
-//! `MEMORY_PRESSURE_WRITE`. Source: accounting/psi, systemd.io/MEMORY_PRESSURE.
+//! or socket in `MEMORY_PRESSURE_WATCH`. [`Trigger::open`] first writes the bytes of
+//! `MEMORY_PRESSURE_WRITE` (base 64) there. Source: accounting/psi, systemd.io/MEMORY_PRESSURE.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};

@@ -23,7 +23,7 @@ impl UsageThreshold {
     pub fn arm(dir: &Path, level: Bytes) -> Result<Self, OsError> {
         let path = dir.join("memory.usage_in_bytes");
         let refused = |source| OsError::new("open", path.display().to_string(), source);
-        // The kernel keeps what it needs of this file, so the file may be closed.
+        // The kernel keeps what it needs, so the file may be closed.
         let usage = file::open(&path, OpenOptions::new().read(true)).map_err(refused)?;
         let event = EventFd::new()?;
         let fds = (event.as_fd().as_raw_fd(), usage.as_raw_fd());

@@ -1,8 +1,9 @@
 //! Reads from `/proc/zoneinfo` the free memory that each zone can give without reclaim, and
 //! shortens the processors' own lists of free pages.
 //!
-//! Below its low watermark a zone makes the kernel drop page cache. Source: proc_zoneinfo(5),
-//! admin-guide/sysctl/vm (`lowmem_reserve_ratio`, `stat_refresh`), mm/page_alloc.c.
+//! Taking more could bring a zone below its low watermark, where the kernel drops page cache.
+//! Source: proc_zoneinfo(5), admin-guide/sysctl/vm (`lowmem_reserve_ratio`, `stat_refresh`),
+//! mm/page_alloc.c.
 
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -64,7 +65,6 @@ fn sum(spare: &[(String, Pages)], blocks: &[(String, u64)], each: Pages) -> u64 
     blocks.iter().map(of_zone).sum()
 }
 
-/// Returns each zone's name, and its free pages beyond high watermark plus protection.
 fn spare_of_zones(text: &str) -> Vec<(String, Pages)> {
     let mut zones = Vec::new();
     for zone in text.split("Node ").skip(1) {

@@ -50,7 +50,7 @@ impl ChildZeros {
 
 impl Drop for ChildZeros {
     fn drop(&mut self) {
-        // In a child that ran no steps, a thread of the parent may hold the lock for ever.
+        // A child that ran no fork handlers may have inherited a held lock.
         if atfork::is_without_steps() {
             return;
         }

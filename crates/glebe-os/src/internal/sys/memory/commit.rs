@@ -1,9 +1,8 @@
 //! [`reserve`] reserves addresses, and [`commit`] makes parts of them memory.
 //!
-//! Reserved addresses count only towards `RLIMIT_AS`, and stay unlocked under mlockall(2).
-//! Committed memory counts as memory of the process. If the process locks its memory, each page is
-//! locked at its first touch. Lengths are bytes, whole pages. Source: mprotect(2), mlock(2),
-//! mlockall(2).
+//! Reserved addresses count only towards `RLIMIT_AS`, and stay unlocked under mlockall(2). If the
+//! process locks its memory, each committed page is locked at its first touch. Lengths are bytes,
+//! whole pages. Source: mprotect(2), mlock(2), mlockall(2).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -43,8 +42,7 @@ pub fn reserve(len: Bytes, readable: bool) -> Result<ReservedRange, OsError> {
     }
 }
 
-/// Maps memory that stays mostly untouched. Its whole length counts as locked if the process locks
-/// its memory.
+/// Maps memory that stays mostly untouched. Under mlockall(2), the whole length counts as locked.
 pub fn sparse(len: Bytes) -> Result<usize, OsError> {
     let ReservedRange { addr, locks } = reserve(len, false)?;
     // SAFETY: nobody else knows the new range.
@@ -57,7 +55,7 @@ pub fn sparse(len: Bytes) -> Result<usize, OsError> {
     }
 }
 
-/// Makes reserved addresses readable and writable, perhaps even on an error.
+/// Makes reserved addresses readable and writable. After an error, a part may be writable.
 ///
 /// # Safety
 /// The caller reserved the range and has not committed it, because the call may drop the first
@@ -94,8 +92,7 @@ pub unsafe fn vacate(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError
     Ok(())
 }
 
-/// Maps a test page and unmaps it. Returns its address if the process locks the memory that it
-/// maps.
+/// Returns a test page's address, for an error message, if the process locks new memory.
 pub fn locked_page() -> Result<Option<usize>, OsError> {
     let page = page_size().bytes();
     let addr = map(page, Backing::Addresses)?;
@@ -107,7 +104,7 @@ pub fn locked_page() -> Result<Option<usize>, OsError> {
     }
 }
 
-/// Returns true if a page is locked, because madvise(2) then fails with EINVAL.
+/// Tests with madvise(2), which refuses to drop a locked page, with EINVAL.
 ///
 /// # Safety
 /// The caller owns the page, which holds nothing.

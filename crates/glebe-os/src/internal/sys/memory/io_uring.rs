@@ -1,4 +1,4 @@
-//! [`Ring`] is an io_uring that only pins buffers, without a device.
+//! [`Ring`] is an io_uring that only pins buffers and makes no requests.
 //!
 //! Closing the ring unpins its buffers later, from a kernel worker. Source: io_uring_setup(2),
 //! io_uring_register(2).

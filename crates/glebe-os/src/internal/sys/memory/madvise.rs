@@ -22,18 +22,14 @@ pub enum Advice {
     DontDump,
     PopulateWrite,
     DontNeed,
-    /// Drops locked pages too (Linux 5.18).
     DontNeedLocked,
-    /// Lets the kernel free, under memory pressure, pages that are not written again.
     Free,
     /// Makes every page present; a hole may get the shared zero page.
     PopulateRead,
     NoHugePage,
     Collapse,
     PageOut,
-    /// Asks to reclaim the pages before others.
     Cold,
-    /// Removes the pages from their memory file and all its mappings.
     Remove,
 }
 
@@ -120,8 +116,8 @@ pub unsafe fn try_discard(addr: usize, len: Bytes) -> io::Result<()> {
 }
 
 pub const DISCARD_MAX: usize = 32;
-/// Means the calling thread, whose memory is the process's. The number for the process changed in
-/// Linux 6.17.
+/// Names the calling thread, and so its process's memory. The number that names the process changed
+/// in Linux 6.17.
 const PIDFD_SELF: libc::c_int = -10_000;
 /// 1 once the kernel has refused a call for many ranges.
 static ONE_BY_ONE: MappedWord = MappedWord::new(0);

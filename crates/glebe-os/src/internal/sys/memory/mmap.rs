@@ -1,4 +1,4 @@
-//! [`map`], [`unmap`] and others wrap mmap(2), mprotect(2) and munmap(2).
+//! Wraps mmap(2), mprotect(2) and munmap(2).
 //!
 //! Hugetlb mappings lack `MAP_NORESERVE`, so the call reserves their pages or fails.
 #![allow(unsafe_code)]
@@ -93,8 +93,7 @@ pub fn set_aside(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     Ok(unsafe { cut(base, whole, len, align) })
 }
 
-/// Unmaps a range except `len` bytes at its first multiple of `align`. Returns the address of these
-/// bytes.
+/// Unmaps a range except `len` bytes at its first multiple of `align`, and returns their address.
 ///
 /// # Safety
 /// See [`unmap`].
@@ -184,8 +183,8 @@ pub(in crate::internal::sys) unsafe fn protect(
     made.map(drop).map_err(|source| limits::refused("mprotect", span(addr, len), source))
 }
 
-/// Maps ordinary memory at a multiple of `align`. Cuts reserved addresses, not memory, to fit,
-/// because a process that locks its memory would populate the rest too.
+/// Maps ordinary memory at a multiple of `align`. First cuts reserved addresses to fit, because a
+/// process that locks its memory populates all that it maps.
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let start = set_aside(len, align)?;
     let how = (ALL_ACCESS, ANONYMOUS | libc::MAP_FIXED);
@@ -299,8 +298,8 @@ fn leave(left: Left) {
     }
 }
 
-/// Unmaps the ranges in [`LEFT`], unless another thread has the lock. A forked child drops its
-/// parent's entries.
+/// Unmaps the ranges in [`LEFT`], unless another thread has the lock. A forked child only forgets
+/// its parent's ranges, because other memory may be there.
 fn unmap_left() {
     let Ok(mut all) = LEFT.try_lock() else { return };
     // SAFETY: the owner gave the range up, and the range has stayed mapped since.

@@ -3,11 +3,11 @@
 //! The kernel merges adjacent mappings of the library and the program, so mappings do not show the
 //! owner. Hugetlb pages and the heap are not noted.
 //!
-//! Slots are reused but never freed. No lock protects them, so a forked child never waits. `end` is
-//! stored last and cleared first. `process` is a generation ([`ForkGuard::generation`]).
+//! Slots are reused but never freed. No lock protects slots, so a forked child never waits. `end`
+//! is stored last and cleared first. A slot counts where [`ForkGuard::generation`] is `process`.
 //!
 //! ```text
-//! slot   start: 0 = free | end: 0 = does not count | process: 0 = this one and its children
+//! slot   start: 0 = free | end: 0 = does not count | process: 0 = counts in children too
 //! ```
 
 use std::ops::Range;
@@ -66,7 +66,7 @@ impl Slot {
     }
 
     fn first_in(&self, range: &Range<usize>, here: u64) -> Option<usize> {
-        // The other fields were stored before `end`, so this acquire load makes them visible.
+        // This load makes the other fields visible, because `end` was stored last.
         let end = self.end.load(Ordering::Acquire) as usize;
         let start = self.start.load(Ordering::Relaxed) as usize;
         let process = self.process.load(Ordering::Relaxed);

@@ -173,8 +173,7 @@ impl Pagemap {
         Ok(runs)
     }
 
-    /// Calls `each` for each run of pages that are in all categories of `wanted` and equal in those
-    /// of `told`.
+    /// Calls `each` for each run of pages with all `wanted` categories and equal `told` categories.
     fn scan_all(
         &self,
         addr: usize,

@@ -1,7 +1,7 @@
 //! [`peek`] and [`poke`] copy memory that may be missing, without a signal.
 //!
 //! Both use process_vm_readv(2) and process_vm_writev(2), or a memfd if a filter refuses these
-//! calls. Both ways stop at the first page where a touch would raise a signal.
+//! calls.
 #![allow(unsafe_code)]
 
 use std::io;

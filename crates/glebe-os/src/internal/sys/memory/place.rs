@@ -94,8 +94,7 @@ impl Flags {
     }
 }
 
-/// Changes the protection. `PR_SET_MDWE` (Linux 6.3), a security module or a filter may forbid
-/// execution.
+/// `PR_SET_MDWE` (Linux 6.3), a security module or a filter may forbid execution.
 ///
 /// # Safety
 /// The caller owns the mapping, and nobody uses it in a way that is now forbidden.

@@ -1,7 +1,7 @@
 //! [`Uffd`] is a userfaultfd, which registers (*arms*) ranges and fills their missing pages.
 //!
-//! Dropping a `Uffd` ends its registrations. A descriptor for user mode misses faults in system
-//! calls, which return EFAULT with the SIGBUS feature anyway. Source: userfaultfd(2),
+//! Dropping a `Uffd` ends its registrations. A system call that touches a missing page returns
+//! EFAULT if the descriptor is for user mode or has the SIGBUS feature. Source: userfaultfd(2),
 //! ioctl_userfaultfd(2).
 #![allow(unsafe_code)]
 

@@ -24,8 +24,8 @@ use crate::units::Bytes;
 type Attempt =
     (&'static str, &'static str, &'static str, &'static str, fn() -> Result<(), OsError>);
 
-/// `calls` names system calls that a seccomp profile may refuse; it is empty if the kernel may
-/// refuse with the same error. `needs` is the remedy if no profile is the cause.
+/// The third string names system calls that a seccomp profile may refuse; empty if the kernel may
+/// refuse with the same error. The fourth is the remedy if no profile is the cause.
 const ATTEMPTS: &[Attempt] = &[
     ("memfd", "memfd_create", "memfd_create", "Linux 3.17", || {
         MemFile::new(page_size().bytes()).map(drop)

@@ -1,8 +1,8 @@
 //! [`Support`] lists every kernel mechanism that glebe uses, as this process finds it now.
 //!
 //! Each row comes from an attempt or from the deciding file, never from the kernel's version,
-//! because containers and seccomp decide too. An attempt leaves nothing behind: no descriptor,
-//! mapping, registration or changed number.
+//! because containers and seccomp decide too. An attempt leaves no descriptor, mapping,
+//! registration or changed setting.
 
 mod attempts;
 mod settings;

@@ -1,4 +1,4 @@
-//! Makes rows for mechanisms that a setting decides: pools, modes, devices, limits, capabilities.
+//! Finds which mechanisms the settings allow: pools, modes, devices, limits, capabilities.
 //!
 //! All files are below a root, which a test replaces. Source: admin-guide/mm (hugetlbpage,
 //! transhuge), userspace-api/dma-buf-heaps, capabilities(7), mlock(2).

@@ -2,14 +2,15 @@
 //!
 //! *prepare* functions run before the fork, the last step first. *parent* or *child* functions run
 //! after the fork, the first step first, so locks are released in reverse order. All run on the
-//! forking thread, the child's only thread, so *child* must not wait for another. *child* may
-//! allocate, because allocators registered their handlers earlier.
+//! forking thread, the child's only thread, so *child* must not wait for another thread. *child*
+//! may allocate, because allocators registered their handlers earlier.
 //!
-//! A child of clone(2) without the C library runs no steps, and neither do its forks, because the
-//! child may inherit locks whose holders it lacks. vfork(2) and `CLONE_VM` change nothing.
+//! clone(2) without the C library runs no steps. Forks of its child run none either, because a step
+//! could wait for a lock whose holder the child lacks. Children of vfork(2) and `CLONE_VM` need no
+//! steps, because they share the memory.
 //!
-//! Lock: one word, held from *prepare* to the end of *parent* or *child*. A signal handler that
-//! forks deadlocks if its thread holds a lock that a step takes. Source: pthread_atfork(3).
+//! The lock `HOLDER` is held from *prepare* to the end of *parent* or *child*. A signal handler
+//! that forks deadlocks if its thread holds a lock that a step takes. Source: pthread_atfork(3).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,7 +23,7 @@ use crate::internal::sys::processes::fork::ForkGuard;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// Takes locks before the fork, so that in the child no missing thread has them.
+    /// Takes locks before the fork, because another thread's locks would stay locked in the child.
     pub prepare: fn(),
     /// Releases the locks in the parent, even after a failed fork.
     pub parent: fn(),
@@ -88,8 +89,8 @@ extern "C" fn child() {
     release();
 }
 
-/// Adds `step` as the last one, unless it is present. Fails if pthread_atfork(3) fails, in a
-/// process [without steps](is_without_steps), and beyond `STEPS_MAX` steps.
+/// Adds `step` as the last one, unless present. Fails if pthread_atfork(3) fails, in a process
+/// [without steps](is_without_steps), and beyond `STEPS_MAX` steps.
 pub fn add(step: &'static Step) -> Result<(), OsError> {
     acquire();
     let added = add_locked(step);
@@ -132,8 +133,7 @@ pub fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Returns true if clone(2) made this process or an ancestor without the C library, so that no fork
-/// step ran.
+/// Returns true if clone(2) made this process or an ancestor without the C library.
 #[must_use]
 #[inline]
 pub fn is_without_steps() -> bool {

@@ -34,7 +34,7 @@ fn is_own(word: u64) -> bool {
 }
 
 impl Claim {
-    /// Takes the claim. Returns false if another holder in this process has it.
+    /// Returns false if another holder in this process has the claim.
     pub fn take(&self, holder: Holder) -> bool {
         let seen = self.0.load(Ordering::Acquire);
         if seen == holder.0 {

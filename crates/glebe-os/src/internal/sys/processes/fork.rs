@@ -1,12 +1,8 @@
 //! [`ForkGuard`] distinguishes a process from its forked children by one load.
 //!
-//! fork wipes a page (`MADV_WIPEONFORK`, Linux 4.14) that holds the *generation*, a number that no
-//! ancestor had. A child finds zero and stores the next number. If the kernel cannot wipe, guards
-//! compare process numbers, by a system call. Source: madvise(2).
-//!
-//! ```text
-//! word 0   generation, 64 bits   0 = forked since, and nobody has asked
-//! ```
+//! fork wipes a page (`MADV_WIPEONFORK`, Linux 4.14) whose first word holds the *generation*, a
+//! number that no ancestor had. A child finds zero and stores the next number. If the kernel cannot
+//! wipe, guards compare process numbers, by a system call. Source: madvise(2).
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -62,7 +58,7 @@ impl Default for ForkGuard {
 
 /// Word in the wiped page; `None` if the kernel cannot wipe.
 static WORD: First<Option<&'static MappedWord>> = First::new();
-/// Last generation. A child continues from it, because fork does not wipe this word.
+/// A child continues from this generation, because fork does not wipe this word.
 static LAST_GENERATION: MappedWord = MappedWord::new(0);
 
 fn generation(word: &MappedWord) -> u64 {

@@ -20,7 +20,7 @@ pub enum Wait {
 }
 
 /// Sleeps while `word` is `expected`, at most for the relative `time`. The sleep may end early, so
-/// callers check the word again. After an error callers must sleep by another means: an immediate
+/// callers check the word again. After an error callers must sleep by another means, because a
 /// retry would spin.
 pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Result<Wait> {
     let time = time.map(|time| libc::timespec {
@@ -40,8 +40,8 @@ pub fn wait(word: &FutexWord, expected: u32, time: Option<Duration>) -> io::Resu
     }
 }
 
-/// Wakes at most `threads` threads. Reports no failure, because a filter that forbids the wake
-/// forbids the wait too.
+/// Wakes at most `threads` threads. Returns no error, because a seccomp filter that forbids the
+/// wake forbids [`wait`] too.
 pub fn wake(word: &FutexWord, threads: u32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     let threads = i32::try_from(threads).unwrap_or(i32::MAX);

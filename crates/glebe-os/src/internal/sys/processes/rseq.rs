@@ -1,11 +1,11 @@
 //! [`Rseq`] runs restartable sequences of stores, which the kernel aborts instead of resuming.
 //!
-//! A thread in a sequence continues at the abort address if it is preempted, migrated, interrupted
-//! by a signal, or hit by [`membarrier::rseq_barrier`](super::membarrier::rseq_barrier). So after a
-//! change of the guard word and a barrier, no thread can act on the old guard.
+//! A sequence first tests the guard (`word & mask == expect`) and ends with one store, the commit.
+//! Preemption, migration, a signal or [`rseq_barrier`](super::membarrier::rseq_barrier) moves a
+//! thread from a sequence to the abort address. So after a change of the guard word and a barrier,
+//! no thread can act on the old guard.
 //!
-//! The sequences first test `guard & mask == expect` and end with one store, the commit. Source:
-//! rseq(2), the kernel's `rseq.c`, glibc's ABI of `struct rseq`.
+//! Source: rseq(2), the kernel's `rseq.c`, glibc's `struct rseq`.
 //!
 //! # Safety
 //! The rseq area is the calling thread's own: its address is the thread pointer plus a constant.
@@ -42,8 +42,7 @@ pub struct Guard<'a> {
 
 pub const META_WORDS: usize = 4;
 
-/// The work of [`Rseq::fill`] if `target` holds `claim`: store `meta` into `meta_at`, copy `len`
-/// bytes, and commit by storing `commit` into `target`.
+/// Arguments of [`Rseq::fill`].
 #[repr(C)]
 pub struct Fill<'a> {
     pub target: &'a AtomicU64,
@@ -106,8 +105,9 @@ impl Rseq {
         unsafe { arch::compare_exchange(self.offset, guard, target, old, new) }
     }
 
-    /// Does the work of [`Fill`]. Unless [`Outcome::Done`], `meta_at` and the bytes may be partly
-    /// written.
+    /// If `target` holds `claim`, stores `meta` in `meta_at`, copies `len` bytes, and stores
+    /// `commit` in `target`. An outcome other than [`Outcome::Done`] may leave `meta_at` and `to`
+    /// partly written.
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `len` bytes, which do not overlap. All other

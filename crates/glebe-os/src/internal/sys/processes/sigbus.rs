@@ -2,8 +2,8 @@
 //! pages.
 //!
 //! If a page cannot be provided (`BUS_ADRERR`), the handler asks the callbacks of the
-//! [watches](Handler::watch) that hold the address, and the touch is repeated if one brings the
-//! page back. All other SIGBUS go to the earlier handler, or kill the process if there was none.
+//! [watches](Handler::watch) that hold the address. The thread repeats the touch if a callback
+//! brings the page back. All other SIGBUS go to the earlier handler, if any, or kill the process.
 //!
 //! The handler takes no lock, allocates nothing, keeps `errno`, and uses the alternate stack. It
 //! may interrupt itself (`SA_NODEFER`): a callback may touch a missing page of another range, so
@@ -79,7 +79,7 @@ impl Handler {
     }
 
     /// Asks `decide` about touches of missing pages in `range` (addresses) until the watch is
-    /// dropped. The first watch that does not pass decides.
+    /// dropped. Watches may overlap: [`Decision::Pass`] asks the next.
     ///
     /// # Safety
     /// Until the watch is dropped, `decide` may be called with `data` on any thread, at any

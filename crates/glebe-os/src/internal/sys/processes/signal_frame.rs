@@ -1,9 +1,9 @@
 //! [`len`] bounds the bytes that the kernel puts on a signal's stack.
 //!
 //! `AT_MINSIGSTKSZ` includes the tile registers of AMX (8 KiB), which the kernel saves only for
-//! processes that asked for them. Rust's alternate stacks may have only 8 KiB, so `not_saved`
-//! subtracts such registers. Source: getauxval(3); Documentation/arch/x86/xstate.rst; leaf 0xd of
-//! CPUID.
+//! processes that asked for them. `len` omits registers that the kernel does not save, because
+//! Rust's alternate stacks may have only 8 KiB. Source: getauxval(3);
+//! Documentation/arch/x86/xstate.rst; CPUID leaf 0xd.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +20,7 @@ pub fn len() -> usize {
 fn not_saved() -> usize {
     use std::arch::x86_64::{__cpuid, __cpuid_count, __get_cpuid_max};
 
-    /// Leaf that describes the saved state, valid if bit 27 of leaf 1's ECX is set.
+    /// CPUID leaf of the saved state, valid if `OSXSAVE` is set in leaf 1.
     const LEAF: u32 = 0xd;
     const OSXSAVE: u32 = 1 << 27;
     /// Bytes of legacy state and header.

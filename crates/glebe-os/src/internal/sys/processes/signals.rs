@@ -51,7 +51,7 @@ pub fn is_sigbus_blocked() -> bool {
     }
 }
 
-/// Returns the length of the thread's alternate stack in bytes, if there is one.
+/// Returns the bytes of the thread's alternate stack, if any.
 pub fn alternate_stack() -> Option<usize> {
     let mut now = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: the kernel fills the structure; null changes nothing.

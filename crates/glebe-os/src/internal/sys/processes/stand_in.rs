@@ -1,8 +1,8 @@
 //! [`syscall`] and [`sigaction`] serve a library that replaces these functions of a program.
 //!
-//! The library's SIGBUS handler, `front`, is installed instead of a program's with `SA_SIGINFO`.
-//! The program never sees `front`. Signal handlers may call [`sigaction`], which takes no lock and
-//! allocates nothing. Source: syscall(2), sigaction(2).
+//! [`sigaction`] installs the library's SIGBUS handler, `front`, in place of a program's handler
+//! with `SA_SIGINFO`, and never shows `front`. Signal handlers may call [`sigaction`], which takes
+//! no lock and allocates nothing. Source: syscall(2), sigaction(2).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};

@@ -1,4 +1,4 @@
-//! [`Locked::claim`] gives a process a number until it ends; [`LockFile::text`] reads a record of
+//! [`Locked::claim`] claims a number until this process ends. [`LockFile::text`] reads a record of
 //! up to 1 MiB.
 //!
 //! A claim is a lock on one byte, held by a mapping that forked children do not get ([`Tied`]). A

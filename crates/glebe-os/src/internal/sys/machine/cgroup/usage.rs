@@ -1,7 +1,7 @@
 //! [`Charged`] keeps the files of memory cgroups open.
 //!
-//! [`Charged::tightest`] allocates nothing, and opens no file unless too many files
-//! were open before.
+//! [`Charged::tightest`] allocates nothing, and opens no file unless files could not be kept open
+//! (`EMFILE`, `ENFILE`).
 //!
 //! Figures include descendants. Files of a removed group read as `ENODEV`.
 

@@ -1,5 +1,4 @@
-//! [`Parents`] closes a descriptor in forked children, because they would keep the pages of its
-//! file.
+//! [`Parents`] closes a descriptor in forked children, which would keep the pages of the file.
 //!
 //! In the child `/dev/null` takes the descriptor's number, so that the drop of a copied `File`
 //! closes no unrelated descriptor. No lock protects the slots, so the child never waits.
@@ -47,8 +46,7 @@ impl Parents {
 
 impl Drop for Parents {
     fn drop(&mut self) {
-        // The exchange fails if a forked child drops its parent's value after the child reused the
-        // slot.
+        // The exchange spares a slot that a forked child reused before dropping its parent's value.
         let (free, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = self.slot.compare_exchange(self.word, 0, free, failed);
     }

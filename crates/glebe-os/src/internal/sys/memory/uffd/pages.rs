@@ -1,9 +1,9 @@
 //! [`Pager`] moves or write-protects pages of armed ranges by a userfaultfd.
 //!
-//! Signal handlers call the functions on pages, which allocate nothing. The kernel moves whole
-//! pages of one VMA per call. It refuses read-only pages, and pages if only they or their target
-//! are locked, as [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8),
-//! UFFDIO_WRITEPROTECT(2const) (5.7).
+//! The functions on pages allocate nothing, because signal handlers call them. The kernel moves
+//! pages of one VMA per call. The kernel refuses read-only pages, and pages locked unlike their
+//! target, as [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8), UFFDIO_WRITEPROTECT(2const)
+//! (5.7).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -55,7 +55,7 @@ pub struct Pager {
 }
 
 impl Pager {
-    /// Opens a pager that moves pages if `moves` and the kernel can, else protects them.
+    /// Opens a pager that protects pages, or moves them if `moves` is true and the kernel can.
     pub fn open(moves: bool) -> Result<Self, OsError> {
         let by_move = || Uffd::open_for(FEATURE_SIGBUS | FEATURE_MOVE, "UFFD_FEATURE_MOVE");
         if let Some(uffd) = moves.then(by_move).and_then(Result::ok) {
@@ -80,8 +80,7 @@ impl Pager {
         unsafe { self.uffd.register_for(addr, len, REGISTER_MODE_MISSING | writes) }.map(drop)
     }
 
-    /// Moves pages to a hole. Returns the number of bytes moved, and the error that ended the move,
-    /// if any.
+    /// Moves pages to a hole. Returns the number of bytes moved, and any error that ended the move.
     ///
     /// # Safety
     /// The caller owns both ranges, and no reference to the moved bytes exists.
@@ -97,8 +96,7 @@ impl Pager {
                 (Ok(()), _) => (at, most, tries) = (at + now, fill::longer(now), 0),
                 (Err(_), Ok(some @ 1..)) => (at, tries) = (at + some, 0),
                 (Err(libc::EAGAIN | libc::EINTR), _) if tries < TRIES => tries += 1,
-                // Linux 6.18 may move a page, try again, and report the target as taken. The page
-                // counts as moved.
+                // Linux 6.18 may move a page, try again, and report EEXIST.
                 (Err(libc::EEXIST), _) if is_missing(from as usize) => (at, tries) = (at + page, 0),
                 // The run may span two VMAs, so a shorter move may succeed.
                 (Err(UNMOVABLE), _) if now > page => most = fill::shorter(now, page),

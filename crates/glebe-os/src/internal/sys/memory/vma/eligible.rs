@@ -139,8 +139,8 @@ impl SharedAt {
 /// Prefix of the paths of all memfds of this library.
 const OWN_NAME: &str = "/memfd:glebe ";
 
-/// Returns the mapping that holds address `at`, if [`classify_shared`] accepts it and it is not
-/// this library's.
+/// Returns the mapping at address `at`, unless [`classify_shared`] refuses it or this library owns
+/// it.
 pub fn shared_at(at: usize) -> Result<SharedAt, Refusal> {
     static IN_MEMORY: First<Option<u64>> = First::new();
     let page = page_size().bytes();
@@ -250,8 +250,8 @@ fn refuse_shared(vma: &Vma, at: usize, in_memory: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns true if the device is a mounted tmpfs, even for a file without a name, or if the path is
-/// on tmpfs.
+/// Returns true if the device is a mounted tmpfs or the path is on tmpfs. Unnamed files have no
+/// path.
 fn is_on_tmpfs(vma: &Vma) -> bool {
     let mounts = file::read_text(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     mounts.lines().any(|mount| is_tmpfs_of(mount, vma.device)) || is_named_on_tmpfs(vma)

@@ -1,4 +1,4 @@
-//! Tests the parser with texts, and each answer with a real mapping.
+//! Tests the parser of smaps with texts, and its callers with real mappings.
 #![allow(unsafe_code)] // Safety: every mapping is the test's own.
 
 use std::ffi::CStr;
@@ -334,8 +334,7 @@ fn what_the_kernel_may_take_is_counted() {
     let before = usage(&range).unwrap();
     assert!(before.rss.get() >= mapped.len as u64, "{before:?}");
     let mut after = before;
-    // The kernel marks pages in batches per processor, so the loop marks more pages to flush a
-    // batch.
+    // The kernel marks pages in batches per processor, so further marks flush a batch.
     for _ in 0..1000 {
         // SAFETY: its own page, whose contents may be lost.
         unsafe { libc::madvise(mapped.ptr(), mapped.len / 2, libc::MADV_FREE) };

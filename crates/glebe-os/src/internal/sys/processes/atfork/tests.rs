@@ -1,4 +1,5 @@
-//! Tests forks with contended locks, from a thread of the C library, and without the steps.
+//! Tests forks with contended locks, forks in threads of the C library, and clone(2), which runs no
+//! fork steps.
 #![allow(unsafe_code)] // Safety: fork, clone, waitpid, pthreads; children exit by _exit.
 
 use std::ptr;

@@ -5,8 +5,8 @@ use super::{outcome, AtomicU64, Fill, Guard, Outcome};
 use std::arch::asm;
 use std::mem::offset_of;
 
-/// Opens a sequence: descriptor, arming store, test of the guard. Labels: 2 start, 3 committed, 4
-/// abort, 5 exit, 6 refused, 7 lost.
+/// Opens a restartable sequence: arms the descriptor and tests the guard word. Labels: 2 start, 3
+/// committed, 4 abort, 5 exit, 6 refused, 7 lost.
 macro_rules! arm {
     () => {
         concat!(

@@ -101,8 +101,8 @@ fn is_fault(code: c_int) -> bool {
         .contains(&code)
 }
 
-/// Restores the default action, so that a repeated touch kills. Raises the signal again unless the
-/// instruction does.
+/// Restores the default action, so that the next SIGBUS kills. Raises SIGBUS unless the interrupted
+/// instruction will.
 fn die(code: c_int) {
     // SAFETY: zeros are the default action.
     unsafe {

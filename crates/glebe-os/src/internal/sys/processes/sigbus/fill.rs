@@ -1,5 +1,5 @@
-//! Fills missing pages in a signal handler: in an armed range by ioctls of userfaultfd, in a mapped
-//! file by private memory.
+//! Fills missing pages in a signal handler: by ioctls in a range registered with userfaultfd, by
+//! private memory in a mapped file.
 //!
 //! The functions allocate nothing and return error numbers. Lengths are bytes, multiples of the
 //! page. A page appears whole or not at all. Source: ioctl_userfaultfd(2).
@@ -66,7 +66,7 @@ pub unsafe fn copy(
     })
 }
 
-/// Replaces a mapping by private zeros. No other process sees later writes there.
+/// Replaces a mapping by zeros that are private to the process.
 ///
 /// # Safety
 /// The range is whole pages of the caller's mapping, and the program has no reference to it except
@@ -84,8 +84,8 @@ pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// Calls `once` until `len` bytes are filled. The kernel fills pages of one VMA per call, so
-/// shorter lengths are tried if the program has split the range.
+/// Calls `once` until `len` bytes are filled. The kernel fills pages of one VMA per call, so `fill`
+/// tries shorter lengths if the program has split the range.
 fn fill(
     len: usize,
     page: usize,

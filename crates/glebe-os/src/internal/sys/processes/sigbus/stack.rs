@@ -44,7 +44,7 @@ impl Stacks {
         let nth = self.take();
         let mut call = Call { work: ManuallyDrop::new(work), result: None };
         let top = self.addr + (nth + 1) * LEN;
-        // SAFETY: this call owns the stack, which ends at a page; `call` outlives the work.
+        // SAFETY: this call owns the stack, whose end is page-aligned; `call` outlives the work.
         unsafe { call_on(top, trampoline_of(&call), ptr::from_mut(&mut call).cast()) };
         self.taken.fetch_and(!(1 << nth), Ordering::Release);
         call.result.expect("the work was done")

@@ -1,11 +1,11 @@
-//! [`add`] watches a range. No call takes a lock, which a signal handler or forked child could wait
-//! for.
+//! [`add`] watches a range for SIGBUS. No call takes a lock, because a signal handler or forked
+//! child could wait for ever.
 //!
 //! A watch owns its slot while `taken` is set; the slot is in use while `end` is not zero. Filling
 //! a slot stores `end` last; emptying it clears `end` first. Only the owner writes the rest, while
 //! no handler is inside. A handler increases `inside` and then checks `end` again; a removal clears
-//! `end` and then waits until `inside` is zero. Both steps are sequentially consistent, so one sees
-//! the other.
+//! `end` and then waits until `inside` is zero. Both are sequentially consistent, so at least one
+//! sees the other.
 //!
 //! Fork wipes the counts, because a child lacks its parent's other handlers and would wait for them
 //! for ever. Slots are reused, never freed.
