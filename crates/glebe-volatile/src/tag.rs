@@ -109,8 +109,8 @@ impl Tag {
                 self.offer(run)
             }
         });
-        // The fold continues after an error, because `drop_pages` finds the other runs only in the
-        // bitmaps.
+        // Offers all runs, also after an error, because an offer notes the run in the bitmaps, and
+        // `drop_pages` drops only runs noted there.
         offered.fold(Ok(()), Result::and)
     }
 

@@ -78,8 +78,9 @@ impl Lent {
         }
     }
 
-    /// Skips zero granules and granules with pages of first class. Returns the granule with the
-    /// fewest pages of tenants; in a tie the highest, because first class places blocks low.
+    /// Returns the granule to zero next: the one with the fewest pages of tenants, and of equals
+    /// the highest, because first class places blocks low. Leaves out closed and already zeroed
+    /// granules, and those with pages of first class.
     pub(crate) fn zero_candidate(&self) -> Option<usize> {
         let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
         words
