@@ -190,6 +190,11 @@ def library_findings(path, source, code, line_of, tested):
         for match in re.finditer(r"\blibc\s*::", code):
             yield line_of(match.start()), True, "libc outside sys/"
     yield from fault_points(path, code, line_of, tested)
+    if "/src/internal/" not in path:
+        for match in re.finditer(r"#\[doc\(hidden\)\]", code):
+            item = skip_attributes(code, match.end())
+            if not tested(match.start()) and not re.match(r"\s*pub mod internal\b", code[item:]):
+                yield line_of(match.start()), True, "hidden outside the module `internal`"
     if path != "crates/glebe-os/src/internal/sync.rs":
         for start in std_sync_use(code):
             if not tested(start):
@@ -343,6 +348,10 @@ CASES = [
     ("bench/src/a.rs", "//! x\nconst P: u64 = 4096;\n", 0),
     (LIBRARY, "//! x\n// TO" + "DO: more\n", 1),
     (LIBRARY, "//! x\nfn f() { to" + "do!() }\n", 1),
+    (LIBRARY, "//! x\n#[doc(hidden)]\n#[inline]\npub fn f() {}\n", 1),
+    (LIBRARY, "//! x\n#[doc(hidden)]\npub mod internal;\n", 0),
+    (LIBRARY, "//! x\n#[cfg(test)]\n#[doc(hidden)]\npub mod oracle;\n", 0),
+    ("crates/glebe-os/src/internal/a.rs", "//! x\n#[doc(hidden)]\n#[macro_export]\nmacro_rules! m {}\n", 0),
     (LIBRARY, "//! x\nuse libc::c_int;\n", 1),
     (LIBRARY, "//! libc::mmap\n", 0),
     ("crates/glebe-os/src/internal/sys/a.rs", "//! x\nuse libc::c_int;\n", 0),

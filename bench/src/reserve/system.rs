@@ -32,7 +32,8 @@ const KEPT: &str = "background_kept";
 pub(super) const CASE: &str = "background";
 const CPU: &str = "s cpu";
 const ALONE: [&str; 2] = ["alone", "alone_again"];
-/// The requests beside the background: none, to the kernel, none, to glebe.
+/// The background load runs four times: without requests, with requests to the kernel, without
+/// again, with requests to glebe.
 const ARMS: [&str; 4] = [ALONE[0], THP.0, ALONE[1], GLEBE];
 
 /// `reserve` is full of pages of `tenant`.

@@ -1,9 +1,10 @@
-//! Times blocks of a reserve that a swap cache has filled, under each `Policy`. Compares with a
-//! reserve full of clean cache pages, a copy of equal length, and a write of equal length to the
-//! device of the areas' files.
+//! Times the allocation of blocks from a reserve that a swap cache has filled, under each `Policy`.
+//! Compares with a reserve full of clean cache pages, a copy of equal length, and a write of equal
+//! length to the device of the areas' files.
 //!
 //! All reserves are alike and refilled before each block. An area's lent pages hold only copies of
-//! pages in its file; a `Policy` says where pages wait for the file. Unit: microseconds per block.
+//! pages in its file. A `Policy` says where pages stay until the file has them. Unit: microseconds
+//! per block.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -71,7 +71,8 @@ impl Made {
         &self.0[place as usize..][..len]
     }
 
-    /// Fills a page that LZ4 makes about `len` bytes long, or that does not shrink.
+    /// Fills a page that LZ4 compresses to about `len` bytes; for `len` of a page, one that does
+    /// not shrink.
     pub(super) fn page(&self, name: u64, len: usize, page: &mut [u8]) {
         let random = if len < PAGE { len.saturating_sub(ADDED) } else { PAGE };
         page.fill(0);

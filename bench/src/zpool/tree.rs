@@ -17,7 +17,8 @@ use walkdir::{DirEntry, WalkDir};
 use crate::pressure::nameless;
 use crate::{interrupt, Outcome};
 
-/// Directories to remove, in the order of the Linux patch that merged zsmalloc's size classes.
+/// Directories to remove one after the other, as in the test of the Linux patch that merged
+/// zsmalloc's size classes.
 pub(super) const DIRECTORIES: [&str; 9] =
     ["drivers", "arch", "fs", "sound", "include", "net", "Documentation", "kernel", "tools"];
 

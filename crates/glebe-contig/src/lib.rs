@@ -143,8 +143,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    #[doc(hidden)]
-    pub fn weaker(self, other: Self) -> Self {
+    pub(crate) fn weaker(self, other: Self) -> Self {
         match (self, other) {
             (Self::Within(a), Self::Within(b)) => Self::Within(a.min(b)),
             (Self::Frames, other) | (other, Self::Frames) => other,
@@ -397,6 +396,8 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 #[doc(hidden)]
 pub mod internal {
     pub use crate::certificate::locate;
+    pub use crate::options::{again, chosen_for_runs};
+    pub use crate::resident::{moved_into, repin, unit, verify_runs};
     pub use crate::runs::push_run;
 }
 

@@ -137,12 +137,6 @@ impl Options {
         Self { search_time: Some(time), ..self }
     }
 
-    /// Searches for a run of the whole length.
-    #[doc(hidden)]
-    pub fn chosen_for_runs(self) -> Self {
-        Self { for_runs: true, ..self }
-    }
-
     /// If true, requires a long-term pin; if false, pins nothing. The default tries a pin if
     /// nothing else holds the pages and they belong to no file.
     pub fn pin(self, pin: bool) -> Self {
@@ -202,14 +196,6 @@ impl Options {
         self.required.max(self.preferred).or(self.for_runs.then_some(len))
     }
 
-    /// Returns the options for further memory of `len` bytes at any address.
-    #[doc(hidden)]
-    pub fn again(&self, len: Bytes) -> Self {
-        let [required, preferred] =
-            [self.required, self.preferred].map(|run| run.map(|run| run.min(len)));
-        Self { required, preferred, align: Bytes::ZERO, at: None, progress: None, ..self.clone() }
-    }
-
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.required?;
         self.began?.checked_add(self.search_time?)
@@ -218,4 +204,16 @@ impl Options {
     pub(super) fn is_too_late(&self) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
+}
+
+/// Searches for a run of the whole length.
+pub fn chosen_for_runs(options: Options) -> Options {
+    Options { for_runs: true, ..options }
+}
+
+/// Returns the options for further memory of `len` bytes at any address.
+pub fn again(options: &Options, len: Bytes) -> Options {
+    let [required, preferred] =
+        [options.required, options.preferred].map(|run| run.map(|run| run.min(len)));
+    Options { required, preferred, align: Bytes::ZERO, at: None, progress: None, ..options.clone() }
 }

@@ -4,7 +4,8 @@
 //! allocates nothing, does not panic, and costs some ns per slice. Public counts are in bytes.
 //!
 //! # Safety
-//! mimalloc passes the hook the space from `hand_over`, which lives for ever, and addresses there.
+//! mimalloc calls the hook with the space from `hand_over`, which lives for ever, and with
+//! addresses in that space.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;

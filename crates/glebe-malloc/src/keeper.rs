@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use glebe::internal::sys::files::own_files;
 use glebe::internal::sys::processes::atfork;
 use glebe::internal::sys::processes::lean;
-use glebe::reclaim::{Free, Gauge, Pressure, Reading, Scope};
+use glebe::internal::{Free, Gauge, Reading};
+use glebe::reclaim::{Pressure, Scope};
 use glebe::Bytes;
 
 use crate::bell::Bell;

@@ -34,6 +34,9 @@ pub mod text;
 
 #[cfg(not(loom))]
 pub use global::Glebe;
+/// Items for the crate `glebe-preload` only.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use keeper::Own;
+pub mod internal {
+    pub use crate::keeper::Own;
+}

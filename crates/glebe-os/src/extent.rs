@@ -65,6 +65,11 @@ impl Extent {
         Self::between(self.start.max(other.start), self.end().min(other.end()))
     }
 
+    /// Returns the extent from this start to the later end.
+    pub(crate) fn joined(self, next: Self) -> Self {
+        Self { len: self.end().max(next.end()) - self.start, ..self }
+    }
+
     /// Returns the extent's address and its length in bytes. Positions count pages from `base` on.
     #[inline]
     pub fn place(self, base: usize, page: PageSize) -> (usize, Bytes) {
@@ -77,43 +82,6 @@ impl Extent {
         let behind = Self::between(self.start.max(other.end()), self.end());
         before.into_iter().chain(behind)
     }
-}
-
-/// Sorts extents and joins those that overlap or touch.
-#[doc(hidden)]
-pub fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
-    if !extents.is_sorted() {
-        extents.sort_unstable();
-    }
-    let mut merged = Vec::with_capacity(extents.len());
-    for extent in extents {
-        push(&mut merged, extent);
-    }
-    merged
-}
-
-/// Adds `next`, which must not start before the last extent. Joins extents that overlap or touch.
-#[doc(hidden)]
-pub fn push(extents: &mut Vec<Extent>, next: Extent) {
-    match extents.last_mut() {
-        Some(last) if next.start <= last.end() => {
-            last.len = last.end().max(next.end()) - last.start;
-        }
-        _ => extents.push(next),
-    }
-}
-
-/// Returns the parts of `extents` outside `other`.
-#[doc(hidden)]
-#[must_use]
-pub fn without(extents: &[Extent], other: Extent) -> Vec<Extent> {
-    extents.iter().flat_map(|extent| extent.without(other)).collect()
-}
-
-/// Returns the parts of `extents` inside `other`.
-#[doc(hidden)]
-pub fn within(extents: &[Extent], other: Extent) -> impl Iterator<Item = Extent> + '_ {
-    extents.iter().filter_map(move |extent| extent.intersection(other))
 }
 
 impl fmt::Display for Extent {
@@ -157,18 +125,5 @@ mod tests {
         assert_eq!(left(15, 10), [(10, 15)]);
         assert_eq!(left(5, 20), []);
         assert_eq!((left(0, 10), left(20, 1)), (vec![(10, 20)], vec![(10, 20)]));
-    }
-
-    #[test]
-    fn parts_are_cut_out_and_kept() {
-        let extent = |start, end| Extent::between(start, end).unwrap();
-        let all = [extent(0, 4), extent(6, 8), extent(10, 20)];
-        let asked = extent(2, 12);
-        let inside: Vec<_> = within(&all, asked).collect();
-        assert_eq!(inside, [extent(2, 4), extent(6, 8), extent(10, 12)]);
-        assert_eq!(without(&all, asked), [extent(0, 2), extent(12, 20)]);
-        let both = [extent(0, 2), extent(12, 30)];
-        assert_eq!(without(&[extent(0, 30)], asked), both);
-        assert_eq!(merged(vec![both[1], both[0], asked]), [extent(0, 30)]);
     }
 }

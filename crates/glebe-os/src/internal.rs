@@ -6,6 +6,7 @@
     clippy::new_without_default
 )]
 
+pub mod extents;
 #[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]

@@ -1,4 +1,4 @@
-//! Tests that the probe, under a seccomp profile, tells to change the profile, not the kernel.
+//! Tests that the probe blames the seccomp profile, not the kernel, if a profile refuses the calls.
 //!
 //! A filter applies to one thread and ends with the thread.
 #![allow(unsafe_code)]

@@ -19,5 +19,7 @@ mod info;
 mod malloc;
 mod new;
 
+use pages::internal::Own;
+
 #[global_allocator]
-static OWN: pages::Own = pages::Own;
+static OWN: Own = Own;

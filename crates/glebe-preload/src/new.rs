@@ -7,7 +7,8 @@
 //! mangling.
 //!
 //! # Safety
-//! Exported for C++. An operator's name leads the loader to a function of the operator's type.
+//! C++ calls these functions. The loader finds a function by an operator's mangled name, which
+//! includes the types of the parameters, so the transmuted pointer has the right type.
 #![allow(unsafe_code, non_snake_case)]
 
 use core::ffi::{c_void, CStr};

@@ -207,9 +207,7 @@ impl FreeTree {
 
     /// Creates a tree of fan-out 4.
     #[cfg(any(test, fuzzing))]
-    #[doc(hidden)]
-    #[must_use]
-    pub fn deep(span: Extent, max_extents: usize, classes: Classes) -> Self {
+    pub(crate) fn deep(span: Extent, max_extents: usize, classes: Classes) -> Self {
         let mut all = Self::without_storage(span, 0, classes);
         let most = usize::try_from(span.len().div_ceil(2)).unwrap_or(usize::MAX);
         let (end, limit, logs) = (span.end() - all.base, max_extents.min(most), classes);

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::shed::Shed;
 use super::state::RegionState;
 use super::stats::Counter;
 use super::{Error, Options, Priority, Region};
@@ -62,73 +63,6 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Gives the region to a reclaimer, and records times of marks from now on. Returns false if
-    /// another reclaimer has it.
-    #[doc(hidden)]
-    pub fn claim(&self, holder: Holder) -> Result<bool, Error> {
-        let mut state = self.alone()?;
-        if !self.caps.claim.take(holder) {
-            return Ok(false);
-        }
-        self.caps.reclaimers.store(NO_CAP, Ordering::Relaxed);
-        state.marks.start_queue();
-        Ok(true)
-    }
-
-    #[doc(hidden)]
-    pub fn release(&self, holder: Holder) {
-        self.caps.claim.release(holder);
-    }
-
-    #[doc(hidden)]
-    pub fn limit_marked(&self, cap: Option<Bytes>) -> Result<(), Error> {
-        let cap = pages_of(cap);
-        if self.caps.reclaimers.swap(cap, Ordering::Relaxed) == cap {
-            return Ok(());
-        }
-        let mut state = self.alone()?;
-        self.keep_caps(&mut state)
-    }
-
-    #[doc(hidden)]
-    pub fn held_by_priority(&self) -> [Bytes; Priority::COUNT] {
-        let Ok(state) = self.alone() else { return [Bytes::ZERO; Priority::COUNT] };
-        state.marks.held_by_priority().map(|pages| Pages::new(pages).bytes(self.page))
-    }
-
-    #[doc(hidden)]
-    pub fn oldest(&self, priority: Priority) -> Option<Instant> {
-        let (_, since) = self.alone().ok()?.marks.oldest(priority)?;
-        self.made.checked_add(since)
-    }
-
-    /// Drops the oldest marked memory of a priority, up to `most` resident bytes rounded up to
-    /// granules. After the first range, stops at a range marked after `until`. Returns the resident
-    /// bytes dropped.
-    #[doc(hidden)]
-    pub fn shed(
-        &self,
-        priority: Priority,
-        most: Bytes,
-        until: Option<Instant>,
-    ) -> Result<Bytes, Error> {
-        let mut state = self.alone()?;
-        self.settle_refilled(&mut state)?;
-        let most = most.pages_up(self.page).get();
-        let (mut freed, mut is_first) = (0, true);
-        while freed < most {
-            let Some((oldest, since)) = state.marks.oldest(priority) else { break };
-            let is_young = until.is_some_and(|until| self.made + since > until);
-            if is_young && !is_first {
-                break;
-            }
-            is_first = false;
-            freed += self.shed_of(&mut state, oldest, most - freed)?;
-        }
-        self.counts.add_alone(Counter::Shed, freed);
-        Ok(Pages::new(freed).bytes(self.page))
-    }
-
     fn shed_of(&self, state: &mut RegionState, range: Extent, wanted: u64) -> Result<u64, Error> {
         let granule = self.granule.pages_down(self.page).get();
         let len = wanted.next_multiple_of(granule).min(range.len());
@@ -168,4 +102,65 @@ impl Region {
         self.counts.add_alone(Counter::DroppedByCap, dropped.get());
         Ok(())
     }
+}
+
+impl Shed for Region {
+    /// Records times of marks from now on.
+    fn claim_for(&self, holder: Holder) -> Result<bool, Error> {
+        let mut state = self.alone()?;
+        if !self.caps.claim.take(holder) {
+            return Ok(false);
+        }
+        self.caps.reclaimers.store(NO_CAP, Ordering::Relaxed);
+        state.marks.start_queue();
+        Ok(true)
+    }
+
+    fn release(&self, holder: Holder) {
+        self.caps.claim.release(holder);
+    }
+
+    fn sheddable(&self) -> [Bytes; Priority::COUNT] {
+        let Ok(state) = self.alone() else { return [Bytes::ZERO; Priority::COUNT] };
+        state.marks.held_by_priority().map(|pages| Pages::new(pages).bytes(self.page))
+    }
+
+    fn oldest(&self, priority: Priority) -> Option<Instant> {
+        let (_, since) = self.alone().ok()?.marks.oldest(priority)?;
+        self.made.checked_add(since)
+    }
+
+    /// Rounds up to granules, and counts resident bytes.
+    fn shed(
+        &self,
+        priority: Priority,
+        most: Bytes,
+        until: Option<Instant>,
+    ) -> Result<Bytes, Error> {
+        let mut state = self.alone()?;
+        self.settle_refilled(&mut state)?;
+        let most = most.pages_up(self.page).get();
+        let (mut freed, mut is_first) = (0, true);
+        while freed < most {
+            let Some((oldest, since)) = state.marks.oldest(priority) else { break };
+            let is_young = until.is_some_and(|until| self.made + since > until);
+            if is_young && !is_first {
+                break;
+            }
+            is_first = false;
+            freed += self.shed_of(&mut state, oldest, most - freed)?;
+        }
+        self.counts.add_alone(Counter::Shed, freed);
+        Ok(Pages::new(freed).bytes(self.page))
+    }
+}
+
+/// Limits marked memory for the reclaimer; `None` removes the limit.
+pub fn limit_marked(region: &Region, cap: Option<Bytes>) -> Result<(), Error> {
+    let cap = pages_of(cap);
+    if region.caps.reclaimers.swap(cap, Ordering::Relaxed) == cap {
+        return Ok(());
+    }
+    let mut state = region.alone()?;
+    region.keep_caps(&mut state)
 }

@@ -51,6 +51,8 @@ mod scan;
 mod self_test;
 #[cfg(not(loom))]
 mod shared;
+#[cfg(not(loom))]
+mod shed;
 #[cfg(loom)]
 mod shared {
     mod order;
@@ -95,6 +97,17 @@ pub use {
 #[cfg(not(loom))]
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, extent, page_size, units};
+
+/// Items for the crate `glebe` and for tests only.
+#[cfg(not(loom))]
+#[doc(hidden)]
+#[allow(missing_docs, clippy::missing_errors_doc)]
+pub mod internal {
+    pub use crate::cache::region_of;
+    pub use crate::caps::limit_marked;
+    pub use crate::options::without_pagemap_scan;
+    pub use crate::shed::Shed;
+}
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

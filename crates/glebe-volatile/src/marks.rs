@@ -10,7 +10,8 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use super::Priority;
-use glebe_os::extent::{push, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::push;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 
 /// Ascending extents that do not touch. One extent needs no allocation.

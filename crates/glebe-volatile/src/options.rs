@@ -58,12 +58,6 @@ impl Options {
         Self { max_age: Some(age), ..self }
     }
 
-    /// Works as on a kernel without `PAGEMAP_SCAN` (before Linux 6.7). For tests.
-    #[doc(hidden)]
-    pub fn without_pagemap_scan(self, without: bool) -> Self {
-        Self { without_scan: without, ..self }
-    }
-
     /// Makes `refill` supply the contents of a lost marked page when the program touches it; then
     /// the touch is repeated. A system call on the page fails with EFAULT instead. The next unmark
     /// counts the page as kept, but an unmark under way may report it lost. After the region's next
@@ -217,4 +211,9 @@ impl Options {
         }
         Ok(backend)
     }
+}
+
+/// Works as on a kernel without `PAGEMAP_SCAN` (before Linux 6.7).
+pub fn without_pagemap_scan(options: Options, without: bool) -> Options {
+    Options { without_scan: without, ..options }
 }

@@ -29,7 +29,7 @@ impl Priority {
         self.0
     }
 
-    #[doc(hidden)]
+    /// The number of priorities.
     pub const COUNT: usize = Self::HIGHEST.0 as usize + 1;
 
     pub(crate) const fn place(self) -> usize {

@@ -26,7 +26,8 @@ use std::ptr;
 use super::huge::rejoin;
 use super::marks::Bitmap;
 use glebe_os::error::OsError;
-use glebe_os::extent::{push, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::push;
 use glebe_os::internal::mapping::racy;
 use glebe_os::internal::sync::{fence, prefetch, MappedWord, Ordering};
 use glebe_os::internal::sys::memory::madvise::Advice;
@@ -108,8 +109,8 @@ impl Tag {
                 self.offer(run)
             }
         });
-        // The fold continues after an error, because `drop_pages` finds the other runs only in the
-        // bitmaps.
+        // Offers all runs, also after an error, because an offer notes the run in the bitmaps, and
+        // `drop_pages` drops only runs noted there.
         offered.fold(Ok(()), Result::and)
     }
 

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::internal::without_pagemap_scan;
 use super::*;
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::write;
@@ -16,7 +17,7 @@ fn each(body: impl Fn(&dyn Fn(u64) -> Region)) {
     for engine in [Engine::Scan, Engine::Tag] {
         for without_scan in [false, true] {
             let make = |pages: u64| {
-                let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
+                let options = without_pagemap_scan(Region::options().engine(engine), without_scan);
                 options.build(Pages::new(pages).bytes(page_size()))
             };
             match make(1) {

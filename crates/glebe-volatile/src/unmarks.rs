@@ -6,7 +6,8 @@
 //! call that found it, and all calls that began before this call's return, have returned. Lock
 //! order: the region's, then the log's.
 
-use glebe_os::extent::{merged, within, without, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::{merged, within, without};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
 use glebe_os::units::Pages;
 

@@ -14,6 +14,7 @@ use glebe_os::internal::sys::memory::madvise::{advise, Advice};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_testing::time::is_long;
+use glebe_volatile::internal::without_pagemap_scan;
 use glebe_volatile::{Engine, Error, Priority, Region};
 
 use glebe_testing::stressed::Stop;
@@ -69,7 +70,7 @@ fn regions(pages: u64) -> Vec<Region> {
     let mut regions = Vec::new();
     for engine in [Engine::Scan, Engine::Tag] {
         for without_scan in [false, true] {
-            let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
+            let options = without_pagemap_scan(Region::options().engine(engine), without_scan);
             match options.build(bytes(pages)) {
                 Ok(region) => regions.push(region),
                 Err(error) => println!("skipped: {engine} engine: {error}"),

@@ -74,16 +74,6 @@ impl ObjectPool {
         done
     }
 
-    #[doc(hidden)]
-    pub fn decode(&self, pinned: &Pinned, stored: &[u8], buf: &mut [u8]) -> Result<usize, Error> {
-        self.coder.decode(pinned.entry, stored, buf)
-    }
-
-    #[doc(hidden)]
-    pub fn len_of_stored(&self, pinned: &Pinned, stored: &[u8]) -> Result<usize, Error> {
-        self.coder.len(pinned.entry, stored)
-    }
-
     #[cold]
     fn with_room<T>(
         &self,
@@ -113,8 +103,7 @@ impl ObjectPool {
 
     /// Pins an object and marks its zspage as read.
     #[inline]
-    #[doc(hidden)]
-    pub fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
+    pub(crate) fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
         let (index, named) = self.of(handle)?;
         // `ok_or` would make and drop an error on each call.
         let Some(pinned) = self.objects.pin(index, named) else { return Err(Error::Stale) };

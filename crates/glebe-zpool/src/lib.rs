@@ -83,12 +83,7 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 /// Only for the crate `glebe`: it changes without notice.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub mod internal {
-    pub use crate::codec::{same_filled, with_buffer, Coder};
-    pub use crate::entry::word::Kind;
-    pub use crate::objects::Pinned;
-    pub use crate::staging::{Sealing, Staging};
-}
+pub mod internal;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -125,8 +125,7 @@ impl Options {
     }
 
     /// Lets another owner take (seal) zspages, but keeps `keep` free pages for new zspages.
-    #[doc(hidden)]
-    pub fn lend(mut self, keep: Pages) -> Self {
+    pub(crate) fn lend(mut self, keep: Pages) -> Self {
         self.lends = Some(keep);
         self
     }

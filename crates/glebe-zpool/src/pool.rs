@@ -34,8 +34,7 @@ pub struct ObjectPool {
     pub(crate) objects: Objects,
     pub(crate) coder: Coder,
     pub(crate) number: u32,
-    #[doc(hidden)]
-    pub page: PageSize,
+    pub(crate) page: PageSize,
     pub(crate) evictor: Evictor,
     pub(crate) compactor: Compactor,
     pub(crate) refit: Refit,
@@ -167,8 +166,7 @@ impl ObjectPool {
 
     /// Charges the codec's state.
     #[inline]
-    #[doc(hidden)]
-    pub fn count_codec(&self) {
+    pub(crate) fn count_codec(&self) {
         if self.coder.has_grown() {
             self.evictor.charge_codec(&self.objects, &self.coder);
         }

@@ -28,10 +28,9 @@ pub use {
     glebe_volatile as volatile, glebe_zpool as zpool,
 };
 
-/// `internal` serves glebe's own programs, and changes without notice.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use glebe_os::internal;
+pub mod internal;
 
 // L0
 #[cfg(not(loom))]

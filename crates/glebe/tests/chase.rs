@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::with_writers;
 use glebe::page_size;
 use glebe::reserve::{Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
@@ -35,7 +36,7 @@ fn chase(writers: Option<Writers>) {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
     let builder = Reserve::options();
     let builder = match writers {
-        Some(writers) => builder.writers(writers),
+        Some(writers) => with_writers(builder, writers),
         None => builder,
     };
     let reserve = builder.build_on(contig).unwrap();

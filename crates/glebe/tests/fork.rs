@@ -4,6 +4,7 @@
 //! Each test runs in its own process, where only the forking thread uses the library.
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::with_writers;
 use glebe::page_size;
 use glebe::reserve::served::{self, Form};
 use glebe::reserve::{
@@ -41,7 +42,7 @@ impl Handles {
     fn of(contig: Contig, writers: Option<Writers>) -> Self {
         let builder = Reserve::options();
         let builder = match writers {
-            Some(writers) => builder.writers(writers),
+            Some(writers) => with_writers(builder, writers),
             None => builder,
         };
         let reserve = builder.build_on(contig).expect("whole granules");

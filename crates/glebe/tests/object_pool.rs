@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use glebe::internal::with_writers;
 use glebe::reserve::{LentObjectPool, OnRecall, Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Codec, Error, Handle};
@@ -56,7 +57,7 @@ fn work(pool: &LentObjectPool, thread: u64, found: &AtomicU64, lost: &AtomicU64)
 }
 
 fn run(writers: Writers, codec: Codec, on_recall: OnRecall) {
-    let reserve = Reserve::options().writers(writers).build(LEN).unwrap();
+    let reserve = with_writers(Reserve::options(), writers).build(LEN).unwrap();
     let options = reserve.object_pool().staging(Bytes::new(1)).codec(codec);
     let pool = options.on_recall(on_recall).build().unwrap();
     let (found, lost, end) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));

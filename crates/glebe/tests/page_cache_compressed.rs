@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use glebe::internal::with_writers;
 use glebe::page_size;
 use glebe::reserve::{Namespace, Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
@@ -30,7 +31,7 @@ fn page_of(seed: u64) -> Vec<u8> {
 }
 
 fn reserve(mib: u64, codec: Codec, writers: Writers) -> Reserve {
-    let builder = Reserve::options().page_cache(codec).writers(writers);
+    let builder = with_writers(Reserve::options().page_cache(codec), writers);
     builder.build(Bytes::mib(mib)).unwrap()
 }
 

@@ -13,7 +13,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use fixture::Tree;
-use glebe::reclaim::{Free, Gauge, Policy, Reading, Scope};
+use glebe::internal::{gauge_below, Free, Gauge, Reading};
+use glebe::reclaim::{Policy, Scope};
 use glebe::units::Bytes;
 use glebe_testing::cgroup::{enter, Group};
 use glebe_testing::inside::{inside, InsideEnd, GROUP};
@@ -76,7 +77,7 @@ fn the_allocator_counts() {
 #[test]
 fn calm_short_crowded_stale_or_blind() {
     let tree = Tree::v2("quiet", LIMIT, Bytes::mib(10));
-    let mut gauge = Gauge::below(tree.root(), Policy::default()).unwrap();
+    let mut gauge = gauge_below(tree.root(), Policy::default()).unwrap();
     assert_eq!(look(&mut gauge).short, Bytes::ZERO);
     tree.set_used(LIMIT);
     assert!(look(&mut gauge).short > Bytes::ZERO);
@@ -135,7 +136,7 @@ fn when_calls_fail() {
 
     glebe_testing::alone!();
     let tree = Tree::v2("faults", LIMIT, LIMIT);
-    let mut gauge = Gauge::below(tree.root(), Policy::default()).unwrap();
+    let mut gauge = gauge_below(tree.root(), Policy::default()).unwrap();
     let mut met = 0;
     for nth in 1.. {
         for (lasting, choice) in [(Lasting::Once, 0), (Lasting::EveryCall, 1)] {

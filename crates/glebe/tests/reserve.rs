@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::with_writers;
 use glebe::page_size;
 use glebe::reserve::{Put, Request, Reserve, ReserveError, Writers};
 use glebe::units::{Bytes, Pages};
@@ -17,7 +18,7 @@ fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
     let contig = Contig::options().source(Source::Plain).build(len).expect("ordinary memory");
     let builder = Reserve::options();
     let builder = match writers {
-        Some(writers) => builder.writers(writers),
+        Some(writers) => with_writers(builder, writers),
         None => builder,
     };
     builder.build_on(contig).expect("a whole number of granules")

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, HeldBy, Options, Source};
+use glebe::internal::with_writers;
 use glebe::page_size;
 use glebe::reserve::{Block, Put, Request, Reserve, ReserveError, Writers};
 use glebe::units::{Bytes, Pages};
@@ -89,7 +90,7 @@ fn found(reserve: &Reserve, keys: u64) -> u64 {
 fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
     let (room, first) = (Bytes::mib(32), Bytes::mib(4));
     for writers in [Writers::Restartable, Writers::Counted] {
-        let builder = Reserve::options().writers(writers);
+        let builder = with_writers(Reserve::options(), writers);
         let reserve = builder.room(room).memory(plain()).build(first).unwrap();
         assert_eq!((reserve.len().get(), reserve.room()), (pages(first), room));
         let before = fill(&reserve);
@@ -306,7 +307,7 @@ fn assert_poisoned(block: &Block, seed: u64) {
 
 fn stress(writers: Writers) {
     let (room, len) = (Bytes::mib(64), Bytes::mib(16));
-    let builder = Reserve::options().writers(writers);
+    let builder = with_writers(Reserve::options(), writers);
     let reserve =
         builder.room(room).zero_ahead(Pages::new(512)).memory(plain()).build(len).unwrap();
     let storm = Storm::begin(USUAL);

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::with_writers;
 use glebe::page_size;
 use glebe::reserve::{Block, Namespace, Put, Request, Reserve, ReserveError, Writers};
 use glebe::units::{Bytes, Pages};
@@ -114,7 +115,7 @@ fn reserve_of(granules: u64, writers: Option<Writers>) -> Reserve {
     let contig = Contig::options().source(Source::Plain).build(len).expect("ordinary memory");
     let builder = Reserve::options();
     let builder = match writers {
-        Some(writers) => builder.writers(writers),
+        Some(writers) => with_writers(builder, writers),
         None => builder,
     };
     builder.build_on(contig).expect("whole granules")

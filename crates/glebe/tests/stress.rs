@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::with_writers;
 use glebe::page_size;
 use glebe::reserve::{
     Block, Namespace, Promise, Put, Request, Reserve, ReserveError, Stats, Writers,
@@ -247,7 +248,7 @@ fn reserve(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) ->
     let contig = Contig::options().source(Source::Plain).build(len).expect("ordinary memory");
     let builder = Reserve::options().zero_ahead(zero_ahead);
     let builder = match writers {
-        Some(writers) => builder.writers(writers),
+        Some(writers) => with_writers(builder, writers),
         None => builder,
     };
     builder.build_on(contig).expect("a whole number of granules")

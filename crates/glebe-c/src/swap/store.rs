@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use glebe::internal::{key_from_raw, key_to_raw, object_len};
 use glebe::swap::cache::SwapCache;
 use glebe::swap::{Key, Store, SwapError};
 use glebe::units::Bytes;
@@ -16,11 +17,11 @@ use crate::process::{each, insert, with, Of, Process};
 
 fn key(object: glebe_swap_object) -> Result<Key, SwapError> {
     let store = u32::try_from(object.store).map_err(|_| SwapError::Foreign)?;
-    Ok(Key::from_raw(store, object.id))
+    Ok(key_from_raw(store, object.id))
 }
 
 fn object(key: Key) -> glebe_swap_object {
-    let (store, id) = key.to_raw();
+    let (store, id) = key_to_raw(key);
     glebe_swap_object { id, store: store.into() }
 }
 
@@ -142,7 +143,7 @@ pub extern "C" fn glebe_swap_store_take(
     call(|| {
         let out = len_bytes.checked("len_bytes")?;
         let key = key(object)?;
-        let len = on(store, |of| of.object_len(key))?;
+        let len = on(store, |of| object_len(of, key))?;
         if buffer_len_bytes < len {
             out.set(len);
             if buffer_len_bytes == 0 {

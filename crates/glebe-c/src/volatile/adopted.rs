@@ -209,7 +209,7 @@ fn settle(pages: Extent) -> Result<bool, Failure> {
 }
 
 /// Marks or unmarks `asked` up to the first memory that cannot be volatile, as vrange(2) does.
-/// Returns the number of pages done (holes between count), and true if a page was lost.
+/// Returns the number of pages done, including holes between mappings, and true if a page was lost.
 pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Failure> {
     let _inside = Inside::enter()?;
     let walk = Walk::over(asked)?;

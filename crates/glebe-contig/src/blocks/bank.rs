@@ -68,8 +68,8 @@ fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), PoolLock::PATIENCE)
 }
 
-/// Adds `len` bytes of blocks to the bank, in the fewest stretches. Notes tell why blocks are
-/// missing. A `dry_run` adds none.
+/// Adds `len` bytes of blocks to the bank, in the fewest stretches. If fewer blocks were added,
+/// [`Change::notes`] tells why. A `dry_run` adds none.
 ///
 /// # Errors
 /// [`Error::ZeroLength`], [`Error::NoBlocks`], [`Error::TooMuchMovable`],

@@ -83,8 +83,8 @@ impl HeldBlocks {
 
 impl Drop for HeldBlocks {
     fn drop(&mut self) {
-        // Releases idle pages only now: this mapping's surplus pages would make the kernel free
-        // the idle pages.
+        // The kernel frees idle pages of a pool while surplus pages are in use. This mapping's
+        // surplus pages are gone now, so the idle pages may be released.
         drop(self.idle.take());
         if self.blocks.is_empty() || self.guard.is_child() {
             return;

@@ -174,3 +174,15 @@ fn a_pinned_page_holds_a_block_until_the_deadline_and_no_longer() {
     assert_eq!(work.book.of(block), None);
     assert_eq!(pinned.verify().unwrap(), []);
 }
+
+#[test]
+fn a_block_that_is_not_there_leaves_no_record_of_the_others() {
+    let Some(good) = Good::new() else { return };
+    let mut work = begin().unwrap();
+    let owner = work.book.this_process(&work.lock).unwrap();
+    let before = work.blocks.read(good.block).unwrap();
+    let refused = work.empty(&[good.block, u64::MAX], owner);
+    assert!(matches!(refused, Err(Err(_))), "{refused:?}");
+    assert_eq!(work.blocks.read(good.block).unwrap(), before);
+    assert_eq!(work.book.of(good.block), None);
+}

@@ -101,19 +101,25 @@ impl BlockWork {
         Ok(())
     }
 
-    /// Takes `numbers` off line; if a block stays on line, gives all back.
+    /// Takes `numbers` off line; after a failure, gives all back.
     pub fn empty(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         let is_new = |number: &&u64| self.book.of(**number).is_none();
         let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
+        let emptied = self.take_off_line(numbers, owner);
+        if emptied.is_err() {
+            self.bring_back(&new, true);
+            self.bring_back(numbers, false);
+        }
+        emptied
+    }
+
+    fn take_off_line(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         for number in numbers {
             self.note_down(*number, owner).map_err(Err)?;
         }
         for number in numbers {
-            if let Err(error) = self.blocks.take_off_line(*number, BLOCK_PATIENCE) {
-                self.bring_back(&new, true);
-                self.bring_back(numbers, false);
-                return Err(Ok(Stuck { block: *number, error }));
-            }
+            let taken = self.blocks.take_off_line(*number, BLOCK_PATIENCE);
+            taken.map_err(|error| Ok(Stuck { block: *number, error }))?;
         }
         Ok(())
     }

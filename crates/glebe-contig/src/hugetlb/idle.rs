@@ -94,7 +94,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns the number of idle pages whose promise must outlive this call.
+    /// Returns how many idle pages the caller keeps in the pool: those promised here, and the free
+    /// pages of all nodes. Returns 0 if this pool has no free page.
     pub fn idle_to_keep(&self) -> Result<u64, Error> {
         let are_here = self.pool.counts()?.free > 0;
         let size = self.pool.size();

@@ -1,8 +1,8 @@
 //! [`Counters`] has totals of slices that changed state, and of calls. Current numbers of slices
 //! are differences of totals.
 //!
-//! The counters only rise, so the error of a read ends with the concurrent changes. The totals of
-//! slices share a cache line.
+//! A read beside changes may combine old and new totals; a read without changes is exact. The
+//! totals of slices share a cache line.
 
 use crate::sync::{AtomicU64, Ordering};
 

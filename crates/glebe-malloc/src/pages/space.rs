@@ -49,7 +49,8 @@ pub struct Space {
     turn: AtomicU8,
     right: Right,
     listed: AtomicU64,
-    /// 1 from a fork, whose handler stores 1 before giving up `right`, until no child is seen.
+    /// 1 while a forked child may share this memory. The fork's handler stores 1 before it gives up
+    /// `right`.
     pub shared: AtomicU32,
     /// Decides which units get a huge page.
     pub ration: Ration,

@@ -13,8 +13,9 @@
 //!
 //! Gone: untouched or dropped, reads as zeros. Hot: freed in that turn of the keeper thread,
 //! contents kept. Volatile: the kernel may take the memory. Marking: a system call on the slice
-//! runs, so a thread that wants the slice waits. Only its owner touches a live slice, because
-//! `take` acquires what `free` and `settle` released. Cost: an exchange or a store per change.
+//! runs, so a thread that wants the slice waits. Only the thread that took a live slice touches its
+//! bytes, and sees what was there: `take` acquires what `free` and `settle` release. Cost: an
+//! exchange or a store per change.
 
 use super::right::Right;
 use crate::sync::{AtomicU8, Ordering};

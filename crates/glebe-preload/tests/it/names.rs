@@ -1,4 +1,4 @@
-//! Tests the exported names, and how the functions behave at their limits by the manual pages.
+//! Tests the exported names, and that functions keep to their manual pages at extreme arguments.
 
 use std::collections::BTreeSet;
 use std::fs;

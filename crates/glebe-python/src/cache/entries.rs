@@ -3,12 +3,12 @@
 //! A long value is a run of pages from index 0 of an object of the library's page cache. A value of
 //! up to half a page is an object of the pool that all caches of a reserve share
 //! ([`small`](super::small)), so that many values share a page. The reserve's blocks or other
-//! values may take any page silently, so a call that misses a page removes the entry. A put to a
-//! long list removes all entries whose pool object or first page is lost.
+//! values may take any page silently, so a call that misses a page removes the entry. From time to
+//! time a put also removes all entries whose pool object or first page is lost.
 //!
-//! A put removes the old entry, copies the bytes in, and lists the new entry, so one thread at a
-//! time writes an object. A get copies without the lock, so it then checks that the same put is
-//! still listed.
+//! A put takes the old entry off the list before it copies bytes, so no other put writes to the
+//! same object. A get copies without the lock, and then checks that the list still has the entry of
+//! the same put.
 //!
 //! Lock: the list's, during a look, a change, or a walk over all entries.
 

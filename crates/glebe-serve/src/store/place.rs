@@ -60,8 +60,8 @@ impl Store {
         Err(self.no_memory(item))
     }
 
-    /// Evicts at least `pages` pages, if it can, after attempt `nth` failed within the limit. The
-    /// first attempts evict nothing.
+    /// Evicts at least `pages` pages, if it can, because attempt `nth` found no free pages although
+    /// the memory limit allows the item. The first attempts evict nothing.
     #[cold]
     fn free_pages(&self, nth: u32, pages: u64, room: &mut Room) {
         let mut freed = if nth < PATIENCE { pages } else { 0 };

@@ -96,11 +96,6 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         CacheOptions::default()
     }
 
-    #[doc(hidden)]
-    pub fn region(&self) -> &Arc<Region> {
-        &self.region
-    }
-
     /// Returns the bytes of addresses for kept values.
     #[must_use]
     pub fn addresses(&self) -> Bytes {
@@ -266,4 +261,9 @@ impl<K, V> Drop for Cache<K, V> {
             std::mem::forget(Arc::clone(&self.table));
         }
     }
+}
+
+/// Returns the region with the cache's values.
+pub fn region_of<K, V>(cache: &Cache<K, V>) -> &Arc<Region> {
+    &cache.region
 }

@@ -20,7 +20,8 @@ use std::thread::ThreadId;
 
 use super::flight::Flight;
 use crate::Priority;
-use glebe_os::extent::{without, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::without;
 use glebe_vmap::free_tree::FreeTree;
 
 pub(super) type Id = usize;

@@ -9,7 +9,8 @@ use super::region::Shared;
 use super::wait::{change_idle, for_purge};
 use super::word::{change, tick, Word};
 use crate::{Error, Purged};
-use glebe_os::extent::{push, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::push;
 use glebe_os::internal::sys::machine::uptime;
 use glebe_os::units::Bytes;
 
@@ -58,8 +59,8 @@ impl<'a> Pin<'a> {
             match try_pin(ledger, holder, index) {
                 Tried::Pinned { word, is_first } => {
                     if let Some(Err(error)) = is_first.then(|| self.joined.charge(layout.quota)) {
-                        // If another thread pinned the granule meanwhile without a charge, this
-                        // charge stays for its pin.
+                        // Another thread may have pinned the granule since, and paid nothing
+                        // because its pin was not the first. Then this charge stays for that pin.
                         self.joined.charge_beyond(layout.quota);
                         if unpin(ledger, holder, index) {
                             self.joined.discharge(layout.quota);

@@ -11,7 +11,8 @@
 use super::ledger::Ledger;
 use super::word::{change, Word};
 use glebe_os::error::OsError;
-use glebe_os::extent::{push, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::push;
 use glebe_os::internal::sync::{after_exchange, MappedWord, Ordering};
 
 pub(crate) const PINS_MAX: u64 = u16::MAX as u64;

@@ -30,8 +30,7 @@ pub struct Purger {
     claim: Mutex<Option<Description>>,
     freed: ByLevel<MappedWord>,
     pub(super) queue: Mutex<Queue>,
-    #[doc(hidden)]
-    pub taken: Claim,
+    pub(super) taken: Claim,
 }
 
 /// A process that uses a file.

@@ -12,10 +12,12 @@ use super::protocol::is_pinned;
 use super::purge::{self, candidates, ByLevel, Candidate};
 use super::purger::Purger;
 use super::word::Word;
+use crate::shed::Shed;
 use crate::{Error, Priority};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sync::{lock, First};
 use glebe_os::internal::sys::machine::uptime;
+use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
 /// Instant when the machine's clock was 0, the same for all files.
@@ -134,53 +136,6 @@ impl Purger {
         Ok(next)
     }
 
-    /// Returns the bytes that a shed could free, by priority, from a look that may be old.
-    #[doc(hidden)]
-    pub fn sheddable(&self) -> [Bytes; Priority::COUNT] {
-        let (queue, begin) = (&mut *lock(&self.queue), Instant::now());
-        let rest = (queue.took * REST).min(REST_MAX);
-        if queue.looked.is_some_and(|looked| begin.saturating_duration_since(looked) < rest) {
-            return queue.sheddable;
-        }
-        queue.forget();
-        let look = self.look().unwrap_or_default();
-        // The file's memory limits the sum, because granules' words may claim more.
-        let mut there = self.ledger().file().allocated().unwrap_or(Bytes::ZERO);
-        queue.sheddable = look.marked_bytes.map(|marked| {
-            let marked = marked.min(there);
-            there = there - marked;
-            marked
-        });
-        queue.oldest = look.oldest.map(|key| key.map(super::word::micros_of));
-        let end = Instant::now();
-        (queue.looked, queue.took) = (Some(end), end.saturating_duration_since(begin));
-        queue.sheddable
-    }
-
-    #[doc(hidden)]
-    pub fn oldest(&self, priority: Priority) -> Option<Instant> {
-        let queue = lock(&self.queue);
-        queue.oldest[priority.place()].map(|micros| queue.time(micros))
-    }
-
-    /// Purges up to `most` bytes of a priority, rounded up to granules, oldest first. Stops at
-    /// granules marked after both `until` and the oldest granule.
-    #[doc(hidden)]
-    pub fn shed(
-        &self,
-        priority: Priority,
-        most: Bytes,
-        until: Option<Instant>,
-    ) -> Result<Bytes, Error> {
-        let queue = &mut *lock(&self.queue);
-        let place = priority.place();
-        queue.oldest[place] = None;
-        let shed = self.shed_of(queue, priority, most, until).inspect_err(|_| queue.forget())?;
-        queue.oldest[place] = queue.next();
-        queue.sheddable[place] = queue.sheddable[place].saturating_sub(shed);
-        Ok(shed)
-    }
-
     fn shed_of(
         &self,
         queue: &mut Queue,
@@ -229,5 +184,57 @@ impl Purger {
 
     fn all(&self) -> Result<Extent, Error> {
         Extent::new(0, self.ledger().layout().granules).ok_or(Error::Empty)
+    }
+}
+
+impl Shed for Purger {
+    fn claim_for(&self, holder: Holder) -> Result<bool, Error> {
+        Ok(self.taken.take(holder))
+    }
+
+    fn release(&self, holder: Holder) {
+        self.taken.release(holder);
+    }
+
+    /// Answers from the last look at the file, for up to [`REST_MAX`] after it.
+    fn sheddable(&self) -> [Bytes; Priority::COUNT] {
+        let (queue, begin) = (&mut *lock(&self.queue), Instant::now());
+        let rest = (queue.took * REST).min(REST_MAX);
+        if queue.looked.is_some_and(|looked| begin.saturating_duration_since(looked) < rest) {
+            return queue.sheddable;
+        }
+        queue.forget();
+        let look = self.look().unwrap_or_default();
+        // The file's memory limits the sum, because granules' words may claim more.
+        let mut there = self.ledger().file().allocated().unwrap_or(Bytes::ZERO);
+        queue.sheddable = look.marked_bytes.map(|marked| {
+            let marked = marked.min(there);
+            there = there - marked;
+            marked
+        });
+        queue.oldest = look.oldest.map(|key| key.map(super::word::micros_of));
+        let end = Instant::now();
+        (queue.looked, queue.took) = (Some(end), end.saturating_duration_since(begin));
+        queue.sheddable
+    }
+
+    fn oldest(&self, priority: Priority) -> Option<Instant> {
+        let queue = lock(&self.queue);
+        queue.oldest[priority.place()].map(|micros| queue.time(micros))
+    }
+
+    fn shed(
+        &self,
+        priority: Priority,
+        most: Bytes,
+        until: Option<Instant>,
+    ) -> Result<Bytes, Error> {
+        let queue = &mut *lock(&self.queue);
+        let place = priority.place();
+        queue.oldest[place] = None;
+        let shed = self.shed_of(queue, priority, most, until).inspect_err(|_| queue.forget())?;
+        queue.oldest[place] = queue.next();
+        queue.sheddable[place] = queue.sheddable[place].saturating_sub(shed);
+        Ok(shed)
     }
 }

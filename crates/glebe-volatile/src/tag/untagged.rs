@@ -20,7 +20,8 @@ use std::ptr;
 
 use super::{Tag, WORD};
 use glebe_os::error::OsError;
-use glebe_os::extent::{push, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::push;
 use glebe_os::internal::mapping::{Mapping, Visibility};
 use glebe_os::internal::sync::{First, MappedWord, Ordering};
 use glebe_os::internal::sys::memory::madvise::{advise, Advice};

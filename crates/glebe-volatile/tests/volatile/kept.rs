@@ -8,6 +8,7 @@ use std::time::Duration;
 use glebe_os::internal::sys::memory::madvise;
 use glebe_os::internal::sys::memory::vma;
 use glebe_os::units::Pages;
+use glebe_volatile::internal::without_pagemap_scan;
 use glebe_volatile::{Engine, Options, Priority, Region};
 
 use super::children::{child_says, fork};
@@ -16,7 +17,7 @@ use super::memory::{fill, is_filled, lost, page, pages, purge, regions, whole};
 fn each_way(count: u64) -> Vec<(Region, bool)> {
     let ways = [Engine::Scan, Engine::Tag].into_iter().flat_map(|it| [(it, false), (it, true)]);
     let made = ways.filter_map(|(engine, without)| {
-        let options = Region::options().engine(engine).without_pagemap_scan(without);
+        let options = without_pagemap_scan(Region::options().engine(engine), without);
         let made = options.build(pages(0..count).end);
         made.map(|region| (region, without)).map_err(|why| println!("skipped: {why}")).ok()
     });

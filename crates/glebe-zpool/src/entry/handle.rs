@@ -59,14 +59,12 @@ impl Handle {
     }
 
     #[inline]
-    #[doc(hidden)]
-    pub fn generation(self) -> u32 {
+    pub(crate) fn generation(self) -> u32 {
         (self.0.get() >> INDEX_BITS) as u32 & ((1 << USE_BITS) - 1)
     }
 
     #[inline]
-    #[doc(hidden)]
-    pub fn index(self) -> u32 {
+    pub(crate) fn index(self) -> u32 {
         self.0.get() as u32 & ((1 << INDEX_BITS) - 1)
     }
 }

@@ -164,7 +164,8 @@ impl Pages {
                     account.release(bytes);
                     if *ahead == 0 {
                         // Some pages may be present.
-                        // SAFETY: these pages are in neither set, so no thread uses them.
+                        // SAFETY: these pages are not yet in the set of used or of kept
+                        // pages, so no thread uses them.
                         let _ = unsafe { self.frames.discard(first, count) };
                         return Err(NoRoom::Os(error));
                     }

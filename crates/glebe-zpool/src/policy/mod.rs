@@ -3,4 +3,4 @@
 pub(crate) mod compact;
 pub(crate) mod evict;
 pub(crate) mod refit;
-pub(crate) mod shed;
+pub mod shed;

@@ -48,7 +48,8 @@ pub struct Reading {
 /// A `Gauge` says how much free memory to give back.
 ///
 /// ```
-/// use glebe::reclaim::{Free, Gauge, Policy};
+/// use glebe::internal::{Free, Gauge};
+/// use glebe::reclaim::Policy;
 /// use glebe::units::Bytes;
 ///
 /// let mut gauge = Gauge::new(Policy::default())?;
@@ -76,8 +77,7 @@ impl Gauge {
         Self::below(Path::new("/"), policy)
     }
 
-    #[doc(hidden)]
-    pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
+    pub(crate) fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         let mut sensor = Sensor::unopened(root, &[]);
         let _ = sensor.find();
         sensor.look(Lazy::default())?;

@@ -1,8 +1,8 @@
 //! Reclaim decides how much memory the program gives back to the system, from where, and when.
 //!
-//! A look reads the room below the tightest limit ([`Pressure`]). [`plan`] computes the bytes that
-//! each [`Class`] gives up ([`Targets`]). While the room is at least a margin, only marked memory
-//! is shed, and only to spare file pages in use.
+//! A look reads the room below the tightest limit ([`Pressure`]). A plan computes the bytes that
+//! each [`Class`] gives up. While the room is at least a margin, only marked memory is shed, and
+//! only to spare file pages in use.
 //!
 //! A [`Reclaimer`] holds [`Part`]s by weak handles. It also limits marked memory, adjusts
 //! [`Budget`]s, and sets [`Refills`](crate::volatile::Refills). Two processes of a group do not
@@ -17,10 +17,10 @@ mod budget;
 mod class;
 mod clock;
 mod error;
-mod gauge;
+pub(crate) mod gauge;
 mod keeper;
 mod part;
-mod plan;
+pub(crate) mod plan;
 mod policy;
 mod pressure;
 mod reclaimer;
@@ -32,12 +32,7 @@ pub use apply::Reclaimed;
 pub use budget::Budget;
 pub use class::Class;
 pub use error::ReclaimError;
-#[doc(hidden)]
-pub use gauge::{Free, Gauge, Reading};
 pub use part::Part;
-pub use plan::plan;
-#[doc(hidden)]
-pub use plan::{PartStats, Targets};
 pub use policy::Policy;
 pub use pressure::{Pressure, Scope};
 pub use reclaimer::Reclaimer;

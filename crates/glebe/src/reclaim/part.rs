@@ -9,7 +9,9 @@ use super::class::Class;
 use super::plan::PartStats;
 use super::ReclaimError;
 use crate::reserve::{Reserve, Shrinkable};
+use crate::volatile::internal::{limit_marked, region_of, Shed};
 use crate::volatile::{Cache, Priority, Purger, Region};
+use crate::zpool::internal::shed as pool;
 use crate::zpool::ObjectPool;
 use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
@@ -45,7 +47,7 @@ impl<K: Hash + Eq, V> From<&Cache<K, V>> for Part {
     /// The part gives the cache's marked entries. Give the cache the reclaimer's
     /// [`refills`](super::Reclaimer::refills) too, so that the cache does not grow again.
     fn from(cache: &Cache<K, V>) -> Self {
-        cache.region().into()
+        region_of(cache).into()
     }
 }
 
@@ -75,11 +77,9 @@ impl Part {
     pub(super) fn claimed(self, holder: Holder) -> Result<Handle, ReclaimError> {
         let handle = self.0?;
         let (is_taken, what) = match &handle {
-            Handle::Region(weak) => (upgraded(weak, |it| it.claim(holder))?, "region"),
-            Handle::Purger(weak) => {
-                (weak.upgrade().is_none_or(|it| it.taken.take(holder)), "shared file")
-            }
-            Handle::Pool(weak) => (upgraded(weak, |it| it.claim(holder))?, "object pool"),
+            Handle::Region(weak) => (upgraded(weak, |it| it.claim_for(holder))?, "region"),
+            Handle::Purger(weak) => (upgraded(weak, |it| it.claim_for(holder))?, "shared file"),
+            Handle::Pool(weak) => (upgraded(weak, |it| pool::claim(it, holder))?, "object pool"),
             Handle::Budget(weak) => {
                 (weak.upgrade().is_none_or(|words| words.claim(holder)), "budget")
             }
@@ -110,8 +110,8 @@ impl Handle {
         let all = &mut stats.sheddable;
         match self {
             Self::Region(weak) => {
-                let held = weak.upgrade()?.held_by_priority();
-                all[..held.len()].copy_from_slice(&held);
+                let sheddable = weak.upgrade()?.sheddable();
+                all[..sheddable.len()].copy_from_slice(&sheddable);
                 stats.is_lazy = true;
             }
             Self::Purger(weak) => {
@@ -119,9 +119,9 @@ impl Handle {
                 all[..sheddable.len()].copy_from_slice(&sheddable);
             }
             Self::Pool(weak) => {
-                let pool = weak.upgrade()?;
-                all[Class::Waste.place()] = pool.waste();
-                all[Class::Objects.place()] = pool.evictable();
+                let objects = weak.upgrade()?;
+                all[Class::Waste.place()] = pool::waste(&objects);
+                all[Class::Objects.place()] = pool::evictable(&objects);
             }
             Self::Budget(weak) => {
                 let budget = weak.upgrade()?;
@@ -139,9 +139,11 @@ impl Handle {
     /// Returns the bytes freed; for a budget, the bytes asked for.
     pub(super) fn shed(&self, class: Class, most: Bytes) -> Bytes {
         let freed = match (class, self) {
-            (Class::Waste, Self::Pool(weak)) => weak.upgrade().map(|pool| pool.shed_waste(most)),
+            (Class::Waste, Self::Pool(weak)) => {
+                weak.upgrade().map(|it| pool::shed_waste(&it, most))
+            }
             (Class::Objects, Self::Pool(weak)) => {
-                weak.upgrade().map(|pool| pool.shed_objects(most))
+                weak.upgrade().map(|it| pool::shed_objects(&it, most))
             }
             (Class::Budgets, Self::Budget(weak)) => weak.upgrade().map(|it| it.lower(most)),
             (Class::Reserve, Self::Reserve(reserve)) => Some(reserve.shed(most)),
@@ -188,10 +190,10 @@ impl Handle {
         let Self::Region(weak) = self else { return Ok(()) };
         let Some(region) = weak.upgrade() else { return Ok(()) };
         let cap = more.map(|more| {
-            let held = region.held_by_priority().iter().fold(0, |sum, held| sum + held.get());
+            let held = region.sheddable().iter().fold(0, |sum, held| sum + held.get());
             Bytes::new(held.saturating_add(more.get()))
         });
-        Ok(region.limit_marked(cap)?)
+        Ok(limit_marked(&region, cap)?)
     }
 
     /// Returns the most bytes that are or were marked, which the kernel may count as page cache.
@@ -213,8 +215,8 @@ impl Handle {
     pub(super) fn release(&self, holder: Holder) {
         match self {
             Self::Region(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
-            Self::Purger(weak) => drop(weak.upgrade().map(|it| it.taken.release(holder))),
-            Self::Pool(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
+            Self::Purger(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
+            Self::Pool(weak) => drop(weak.upgrade().map(|it| pool::release(&it, holder))),
             Self::Budget(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
             Self::Reserve(reserve) => reserve.release(holder),
         }

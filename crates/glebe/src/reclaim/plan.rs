@@ -52,7 +52,8 @@ impl Targets {
 /// shortage. [`Policy::keep_files`] may add volatile memory.
 ///
 /// ```
-/// use glebe::reclaim::{plan, Class, PartStats, Policy, Pressure, Scope};
+/// use glebe::internal::{plan, PartStats};
+/// use glebe::reclaim::{Class, Policy, Pressure, Scope};
 /// use glebe::units::Bytes;
 ///
 /// let mut pool = PartStats { is_charged: true, ..PartStats::default() };

@@ -85,8 +85,7 @@ impl Reclaimer {
         Self::made(Path::new("/"), dirs, policy)
     }
 
-    #[doc(hidden)]
-    pub fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
+    pub(crate) fn below(root: &Path, policy: Policy) -> Result<Self, ReclaimError> {
         Self::made(root, &[], policy)
     }
 

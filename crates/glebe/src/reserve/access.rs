@@ -9,8 +9,8 @@
 //!
 //! # Safety
 //! `checked` keeps reads and zeroing inside the readable pages of `Frames`. Only a page's holder
-//! writes to the page, and nobody holds a page without memory. A forked child has nothing mapped
-//! and calls nothing here.
+//! writes to the page, and pages that were given back have no holder. A forked child has nothing
+//! mapped and calls nothing here.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;

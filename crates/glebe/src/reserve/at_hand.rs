@@ -28,8 +28,8 @@ impl ReserveCore {
         Extent::new(page, 1)
     }
 
-    /// Recalls a page that a tenant is writing. If membarrier(2) fails, frees the page and returns
-    /// false.
+    /// Recalls a page that a tenant is writing. If the recall fails, puts the page back into the
+    /// stock or frees it, and returns false.
     #[cold]
     fn recall_busy(&self, page: u64) -> bool {
         let extent = Extent::new(page, 1).expect("one page");

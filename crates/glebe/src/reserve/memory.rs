@@ -8,12 +8,13 @@ use std::sync::Arc;
 use super::error::ReserveError;
 use super::positions::resize::filled;
 use super::Footing;
-use crate::contig::internal::push_run;
+use crate::contig::internal::{self, push_run};
 use crate::contig::{
     self, Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Run, Source,
 };
 use glebe_os::error::OsError;
-use glebe_os::extent::{within, without, Extent};
+use glebe_os::extent::Extent;
+use glebe_os::internal::extents::{within, without};
 use glebe_os::internal::mapping::Window;
 use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
 use glebe_os::internal::sys::page_size;
@@ -101,7 +102,7 @@ impl Memory {
             return Err(ReserveError::FixedLen { why });
         }
         let window = Window::reserve(room, WINDOW_ALIGN)?;
-        let contig = Arc::new(contig.moved_into(&window, Bytes::ZERO)?);
+        let contig = Arc::new(internal::moved_into(contig, &window, Bytes::ZERO)?);
         let part = MemoryPart::new(Arc::clone(&contig), 0);
         let (turn, parts) = (Mutex::new(()), Mutex::new(vec![part]));
         Ok((Self { window, wishes, turn, parts }, contig))
@@ -153,12 +154,12 @@ impl Memory {
 
     pub(super) fn had(&self, place: Extent) -> Result<MemoryPart, ReserveError> {
         let len = bytes(place.len());
-        let contig = self.wishes.again(len).build(len)?;
-        let unit = contig.unit().unwrap_or(page_size());
+        let contig = internal::again(&self.wishes, len).build(len)?;
+        let unit = internal::unit(&contig).unwrap_or(page_size());
         if contig.len() != len || place.start() % unit.bytes().pages_down(page_size()).get() != 0 {
             return Err(ReserveError::BadLen { given: len, granule: unit.bytes() });
         }
-        let contig = contig.moved_into(&self.window, bytes(place.start()))?;
+        let contig = internal::moved_into(contig, &self.window, bytes(place.start()))?;
         Ok(MemoryPart::new(Arc::new(contig), place.start()))
     }
 
@@ -191,7 +192,7 @@ impl Memory {
 
     pub(super) fn unit(&self) -> Result<PageSize, ReserveError> {
         let parts = lock(&self.parts);
-        let mut units = parts.iter().map(|part| part.contig.unit());
+        let mut units = parts.iter().map(|part| internal::unit(&part.contig));
         let most = units.try_fold(page_size(), |most, unit| Some(most.max(unit?)));
         most.ok_or(ReserveError::FixedLen { why: "a buffer of a dma-heap is given back whole" })
     }
@@ -245,7 +246,7 @@ impl Memory {
         for part in parts.iter() {
             let moved = |pages: Extent| Extent::new(pages.start() - part.start, pages.len());
             let left = part.runs().filter_map(|run| Some(Run { pages: moved(run.pages)?, ..run }));
-            let drifts = part.contig.verify_runs(&left.collect::<Vec<_>>())?;
+            let drifts = internal::verify_runs(&part.contig, &left.collect::<Vec<_>>())?;
             all.extend(drifts.into_iter().filter_map(|drift| {
                 let pages = Extent::new(drift.pages.start() + part.start, drift.pages.len())?;
                 Some(Drift { pages, ..drift })
@@ -272,6 +273,6 @@ impl MemoryPart {
     }
 
     fn repin(&self, pages: Extent, keep: bool) -> Result<(), OsError> {
-        self.contig.repin(bytes(pages.start() - self.start), bytes(pages.len()), keep)
+        internal::repin(&self.contig, bytes(pages.start() - self.start), bytes(pages.len()), keep)
     }
 }

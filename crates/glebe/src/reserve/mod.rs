@@ -21,7 +21,7 @@ mod lender;
 mod lent;
 mod memory;
 mod object_pool;
-mod options;
+pub(crate) mod options;
 mod owner;
 mod packed;
 mod packed_pages;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::packed::{Packed, Rest};
 use super::shared::Shared;
 use super::{Reserve, ReserveCore};
+use crate::zpool::internal;
 use crate::zpool::{Budget, Codec, Compacted, Error, Handle, ObjectPool as Pool, Stats};
 use glebe_os::internal::stats::{families, json, listed, text, Row, Set, Unit, Value};
 use glebe_os::internal::sync::Ordering;
@@ -133,7 +134,7 @@ impl LentObjectPool {
         if packed.has_room(inner.lender()) {
             return Ok(());
         }
-        let limit = packed.staged_max().bytes(self.pool().page);
+        let limit = packed.staged_max().bytes(page_size());
         Err(Error::Full { len, held: self.pool().held(), limit })
     }
 
@@ -158,10 +159,10 @@ impl LentObjectPool {
     /// [`Error::BufferTooSmall`], [`Error::Forked`].
     pub fn read(&self, handle: Handle, buf: &mut [u8]) -> Result<Option<usize>, Error> {
         let inner = self.inner()?;
-        let pinned = self.pool().pinned(handle)?;
-        let decode = |stored: &[u8]| self.pool().decode(&pinned, stored, buf);
+        let pinned = internal::pinned(self.pool(), handle)?;
+        let decode = |stored: &[u8]| internal::decode(self.pool(), &pinned, stored, buf);
         let done = self.owned.packed.with_stored(inner.lender(), &pinned, decode).transpose();
-        self.pool().count_codec();
+        internal::count_codec(self.pool());
         done
     }
 
@@ -171,8 +172,8 @@ impl LentObjectPool {
     /// As [`LentObjectPool::read`], except [`Error::BufferTooSmall`].
     pub fn len_of(&self, handle: Handle) -> Result<Option<usize>, Error> {
         let inner = self.inner()?;
-        let pinned = self.pool().pinned(handle)?;
-        let len = |stored: &[u8]| self.pool().len_of_stored(&pinned, stored);
+        let pinned = internal::pinned(self.pool(), handle)?;
+        let len = |stored: &[u8]| internal::len_of_stored(self.pool(), &pinned, stored);
         self.owned.packed.with_stored(inner.lender(), &pinned, len).transpose()
     }
 

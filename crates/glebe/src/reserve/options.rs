@@ -13,6 +13,7 @@ use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
 use super::{zero_ahead, Busy, Reserve, ReserveCore, ReserveError, Writers, GRANULE};
+use crate::contig::internal::chosen_for_runs;
 use crate::contig::{self, Contig, Plan, Source};
 use crate::zpool::Codec;
 use glebe_os::error::OsError;
@@ -51,12 +52,6 @@ impl ReserveOptions {
         Self { memory, ..self }
     }
 
-    /// Sets how tenants are kept out of first class's pages.
-    #[doc(hidden)]
-    pub fn writers(self, writers: Writers) -> Self {
-        Self { counted: writers == Writers::Counted, ..self }
-    }
-
     /// Sets the codec of the page cache; by default none. With a codec, more pages fit if they
     /// compress, but calls take longer. Compressed pages first go to ordinary memory: about a 64th
     /// of the room, at least 64 pages.
@@ -87,7 +82,7 @@ impl ReserveOptions {
     pub fn build(mut self, len: Bytes) -> Result<Reserve, ReserveError> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
-        let memory = std::mem::replace(&mut self.memory, Contig::options()).chosen_for_runs();
+        let memory = chosen_for_runs(std::mem::replace(&mut self.memory, Contig::options()));
         let again = memory.clone();
         self.build_over(again, memory.build(len)?)
     }
@@ -97,7 +92,7 @@ impl ReserveOptions {
     /// # Errors
     /// As [`ReserveOptions::build`] except [`ReserveError::Contig`].
     pub fn build_on(self, contig: Contig) -> Result<Reserve, ReserveError> {
-        let again = Contig::options().chosen_for_runs();
+        let again = chosen_for_runs(Contig::options());
         let again = match contig.source() {
             Source::Divided => again.plan(Plan::Divide),
             source => again.source(source),
@@ -165,4 +160,9 @@ impl ReserveOptions {
         let (memory, contig) = Memory::new(contig, room, again)?;
         Ok((Some(memory), contig))
     }
+}
+
+/// Sets how tenants are kept out of first class's pages.
+pub fn with_writers(options: ReserveOptions, writers: Writers) -> ReserveOptions {
+    ReserveOptions { counted: writers == Writers::Counted, ..options }
 }

@@ -1,5 +1,7 @@
 //! [`Key`] names an object.
 
+use super::raw::key_to_raw;
+
 /// `Key` names one object in one store. Keys of freed objects are refused and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -10,6 +12,6 @@ pub struct Key {
 
 impl Key {
     pub(super) fn to_bytes(self) -> [u8; 8] {
-        self.to_raw().1.to_le_bytes()
+        key_to_raw(self).1.to_le_bytes()
     }
 }

@@ -114,12 +114,6 @@ impl SwapOptions {
         Region::new(&self, len, budget)
     }
 
-    /// Disables `UFFDIO_MOVE`. For tests.
-    #[doc(hidden)]
-    pub fn without_moves(self) -> Self {
-        Self { moves: false, ..self }
-    }
-
     pub(super) fn checked_pages(&self, len: Bytes) -> Result<Pages, SwapError> {
         let (page, max) = (page_size(), PAGES_MAX.bytes(page_size()));
         if len == Bytes::ZERO || len > max {
@@ -157,4 +151,9 @@ impl SwapOptions {
         }
         Ok(given.pages_down(page))
     }
+}
+
+/// Disables `UFFDIO_MOVE`.
+pub fn without_moves(options: SwapOptions) -> SwapOptions {
+    SwapOptions { moves: false, ..options }
 }

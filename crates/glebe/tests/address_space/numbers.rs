@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use glebe::contig::{explain, Contig, Source};
 use glebe::extent::Extent;
+use glebe::internal::without_moves;
 use glebe::page_size;
 use glebe::reserve::{Request, Reserve};
 use glebe::swap::cache::SwapCache;
@@ -299,7 +300,7 @@ fn swap_takes_memory_for_what_was_touched() {
     let options = || Store::options().pool_limit(Bytes::mib(4));
     for (len, options) in [
         (Bytes::gib(64), options()),
-        (Bytes::gib(64), options().without_moves()),
+        (Bytes::gib(64), without_moves(options())),
         (Bytes::gib(64), options().file_in(&dir, Bytes::mib(64))),
         (Bytes::gib(1024), options()),
     ] {

@@ -34,7 +34,8 @@ fn cannot(error: &Error) -> bool {
             | Error::BlocksTaken { .. }
             | Error::CgroupLimit { .. }
     );
-    // `lie idle` says that the hugetlb pool has more idle pages than the blocks hold.
+    // The error says `lie idle` if the hugetlb pool has more idle pages than the blocks have room
+    // for. glebe then takes no blocks.
     let short = short || matches!(error, Error::NoBlocks { why } if why.contains("lie idle"));
     if short {
         println!("skipped: {error}");

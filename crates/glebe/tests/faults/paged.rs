@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use glebe::internal::without_moves;
 use glebe::page_size;
 use glebe::swap::{Region, Store, SwapError};
 use glebe::units::{Bytes, Pages};
@@ -76,7 +77,7 @@ pub fn live(moves: bool, dir: Option<&Path>) -> Outcome {
         Some(dir) => Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(dir, FILE_LIMIT),
         None => Store::options().pool_limit(POOL_LIMIT),
     };
-    let options = if moves { options } else { options.without_moves() };
+    let options = if moves { options } else { without_moves(options) };
     let region = options.build_region(at(PAGES), at(BUDGET))?;
     let mut life = Life { region, versions: [0; PAGES as usize], errors: Errors::new() };
     life.write(1);

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use glebe::contig::{Contig, Source};
-use glebe::reclaim::{Part, Policy, Reclaimer};
+use glebe::internal::reclaimer_below;
+use glebe::reclaim::{Part, Policy};
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
@@ -47,7 +48,7 @@ pub fn live(root: &Path) -> Outcome {
     let reserve = Reserve::options().room(Bytes::mib(4)).memory(plain).build(Bytes::mib(4))?;
 
     let policy = Policy::default().margin(Bytes::mib(8)).lead(std::time::Duration::ZERO);
-    let reclaimer = Reclaimer::below(root, policy)?;
+    let reclaimer = reclaimer_below(root, policy)?;
     reclaimer.add(&region)?;
     reclaimer.add(&pool)?;
     reclaimer.add(Part::reserve(&reserve, Bytes::mib(2)))?;

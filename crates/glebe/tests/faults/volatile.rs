@@ -18,6 +18,7 @@ use glebe::internal::sys::memory::madvise;
 use glebe::internal::sys::memory::vma;
 use glebe::internal::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe::volatile::internal::without_pagemap_scan;
 use glebe::volatile::{Engine, Error as VolatileError, Options, Priority, Region};
 use glebe_testing::alone;
 
@@ -362,7 +363,7 @@ fn marks_make_the_calls_they_need() {
 
 fn walk_both(engine: Engine, memory: Memory) {
     for without_scan in [false, true] {
-        let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
+        let options = without_pagemap_scan(Region::options().engine(engine), without_scan);
         let first = options.clone().build(LEN).map_err(Into::into);
         if let Err(error) = first.and_then(|_region| live(options.clone(), memory)) {
             println!("skipped: {engine} engine, {memory:?}: {error}");

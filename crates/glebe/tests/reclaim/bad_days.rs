@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use glebe::internal::reclaimer_below;
 use glebe::reclaim::{Budget, Part, Policy, ReclaimError, Reclaimer};
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
@@ -28,7 +29,7 @@ fn policy() -> Policy {
 /// memory.
 fn with_budget(tree: &Tree) -> (Reclaimer, Budget) {
     let (reclaimer, budget) =
-        (Reclaimer::below(tree.root(), policy()).unwrap(), Budget::new(Bytes::gib(1)));
+        (reclaimer_below(tree.root(), policy()).unwrap(), Budget::new(Bytes::gib(1)));
     budget.set_held(Bytes::gib(1));
     reclaimer.add(&budget).unwrap();
     (reclaimer, budget)
@@ -37,7 +38,7 @@ fn with_budget(tree: &Tree) -> (Reclaimer, Budget) {
 #[test]
 fn without_proc_a_reclaimer_is_refused_with_what_is_missing() {
     let tree = Tree::new("empty");
-    let error = Reclaimer::below(tree.root(), policy()).unwrap_err();
+    let error = reclaimer_below(tree.root(), policy()).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, ReclaimError::Blind { groups: None, .. }), "{text}");
     assert!(text.contains("no group with a limit") && text.contains("proc/meminfo"), "{text}");
@@ -77,7 +78,7 @@ fn a_limit_that_is_no_number_is_told_and_the_machine_decides() {
         // A reclaimer cannot be made if the machine's figures are missing too.
         let (there, away) = (tree.root().join("proc/meminfo"), tree.root().join("meminfo"));
         std::fs::rename(&there, &away).unwrap();
-        let error = Reclaimer::below(tree.root(), policy()).unwrap_err();
+        let error = reclaimer_below(tree.root(), policy()).unwrap_err();
         std::fs::rename(&away, &there).unwrap();
         assert!(matches!(&error, ReclaimError::Blind { groups: Some(_), .. }), "{error}");
     }
@@ -134,7 +135,7 @@ fn a_group_of_version_2_tells_that_it_met_its_limit() {
 fn a_reserve_that_makes_no_room_is_left_alone() {
     use glebe::contig::{Contig, Source};
     let tree = Tree::v2("futile", LIMIT, Bytes::mib(158));
-    let reclaimer = Reclaimer::below(tree.root(), policy()).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy()).unwrap();
     let plain = Contig::options().source(Source::Plain);
     let reserve = Reserve::options().room(Bytes::mib(64)).memory(plain);
     let reserve = reserve.build(Bytes::mib(64)).unwrap();
@@ -181,7 +182,7 @@ fn what_a_region_had_marked_is_no_file_as_far_as_the_kernel_says() {
 #[test]
 fn a_part_that_is_dropped_is_forgotten_and_one_reclaimer_has_each() {
     let tree = Tree::v2("taken", LIMIT, Bytes::mib(158));
-    let make = || Reclaimer::below(tree.root(), policy()).unwrap();
+    let make = || reclaimer_below(tree.root(), policy()).unwrap();
     let (one, other) = (make(), make());
     let region = Arc::new(Region::options().engine(Engine::Tag).build(Bytes::mib(1)).unwrap());
     let pool = Arc::new(ObjectPool::options().build().unwrap());
@@ -228,7 +229,7 @@ fn the_thread_is_one_and_ends_with_the_reclaimer() {
     assert_eq!(count(), 1);
     // The drop must wake the second reclaimer's thread, which waits long.
     let idle = Tree::new("idle").machine(Bytes::gib(8), Bytes::gib(8));
-    let second = Reclaimer::below(idle.root(), policy()).unwrap();
+    let second = reclaimer_below(idle.root(), policy()).unwrap();
     second.start().unwrap();
     let begin = Instant::now();
     drop((reclaimer, second));
@@ -266,7 +267,7 @@ fn what_the_environment_names_is_watched_until_it_ends() {
     const PATH: &str = "GLEBE_TEST_PRESSURE";
     let tree = Tree::v2("pressure", LIMIT, Bytes::mib(100));
     if let Some(root) = std::env::var_os(PATH) {
-        let reclaimer = Reclaimer::below(root.as_ref(), policy()).unwrap();
+        let reclaimer = reclaimer_below(root.as_ref(), policy()).unwrap();
         let stalls = || reclaimer.watched().unwrap().stalls;
         assert!(stalls().is_ok(), "{:?}", stalls());
         let look = || {

@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use glebe::reclaim::{Class, Policy, Reclaimer};
+use glebe::internal::reclaimer_below;
+use glebe::reclaim::{Class, Policy};
 use glebe::units::Bytes;
 use glebe::volatile::{Cache, Priority};
 use glebe_testing::time::slowed;
@@ -20,7 +21,7 @@ fn entries_of_the_lowest_priority_go_and_what_is_built_then_is_not_kept() {
     let tree = Tree::v2("cache", LIMIT, Bytes::mib(20));
     let policy = Policy::default().margin(Bytes::mib(4)).lead(Duration::ZERO);
     let policy = policy.withhold(Duration::from_millis(100));
-    let reclaimer = Reclaimer::below(tree.root(), policy).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy).unwrap();
     let options = Cache::<u32, u8>::options().refills(reclaimer.refills());
     let cache = options.build(Bytes::mib(128)).unwrap();
     let build = |bytes: &mut [u8]| {

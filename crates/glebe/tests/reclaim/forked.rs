@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use glebe::reclaim::{Budget, Policy, ReclaimError, Reclaimer};
+use glebe::internal::reclaimer_below;
+use glebe::reclaim::{Budget, Policy, ReclaimError};
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Priority, Region};
 use glebe_testing::time::wait_until;
@@ -17,7 +18,7 @@ fn in_a_child_every_call_says_so_and_caps_are_gone() {
     let region = Arc::new(Region::options().engine(Engine::Tag).build(Bytes::mib(4)).unwrap());
     let budget = Budget::new(Bytes::mib(9));
     let tree = Tree::v2("forked", Bytes::mib(160), Bytes::mib(160));
-    let reclaimer = Reclaimer::below(tree.root(), Policy::default()).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), Policy::default()).unwrap();
     reclaimer.add(&region).unwrap();
     reclaimer.add(&budget).unwrap();
     budget.set_held(Bytes::mib(9));
@@ -29,7 +30,7 @@ fn in_a_child_every_call_says_so_and_caps_are_gone() {
     };
     // Forks meet the thread at different steps.
     for _ in 0..50 {
-        let mut inherited = Some(Reclaimer::below(tree.root(), Policy::default()).unwrap());
+        let mut inherited = Some(reclaimer_below(tree.root(), Policy::default()).unwrap());
         inherited.as_ref().unwrap().start().unwrap();
         let said = in_child(|| {
             let inherited = inherited.take().unwrap();
@@ -41,7 +42,7 @@ fn in_a_child_every_call_says_so_and_caps_are_gone() {
                 && forked(reclaimer.wait(Duration::MAX))
                 && forked(reclaimer.watched().map(drop));
             drop(inherited);
-            let own = Reclaimer::below(tree.root(), Policy::default()).unwrap();
+            let own = reclaimer_below(tree.root(), Policy::default()).unwrap();
             let ends_well = all
                 && reclaimer.stats().polls == 0
                 && !marked()

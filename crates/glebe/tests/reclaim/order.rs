@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use glebe::reclaim::{Class, Policy, Reclaimer};
+use glebe::internal::reclaimer_below;
+use glebe::reclaim::{Class, Policy};
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Priority, Region};
 
@@ -46,7 +47,7 @@ pub fn tree(name: &str, used: u64) -> Tree {
 fn the_oldest_of_all_regions_goes_first_within_a_priority() {
     let (one, other) = (region(8), region(8));
     let tree = tree("order", 100);
-    let reclaimer = Reclaimer::below(tree.root(), policy()).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy()).unwrap();
     reclaimer.add(&one).unwrap();
     reclaimer.add(&other).unwrap();
     let mark = |region: &Region, range, priority| {
@@ -77,7 +78,7 @@ fn the_oldest_of_all_regions_goes_first_within_a_priority() {
 fn of_a_range_the_start_goes_and_a_younger_one_stays() {
     let (one, other) = (region(8), region(8));
     let tree = tree("parts", 100);
-    let reclaimer = Reclaimer::below(tree.root(), policy()).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy()).unwrap();
     reclaimer.add(&one).unwrap();
     reclaimer.add(&other).unwrap();
     one.mark(mib(1, 7), Priority::NORMAL).unwrap();
@@ -93,7 +94,7 @@ fn of_a_range_the_start_goes_and_a_younger_one_stays() {
 fn marked_memory_stays_within_what_is_free() {
     let region = region(32);
     let tree = tree("caps", 140);
-    let reclaimer = Reclaimer::below(tree.root(), policy()).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy()).unwrap();
     reclaimer.add(&region).unwrap();
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
     region.mark(mib(0, 12), Priority::NORMAL).unwrap();
@@ -125,7 +126,7 @@ fn refills_and_budgets_follow_with_hysteresis() {
     use glebe::reclaim::Budget;
     let (tree, budget) = (tree("refills", 100), Budget::new(Bytes::mib(40)));
     let policy = policy().withhold(Duration::from_millis(50));
-    let reclaimer = Reclaimer::below(tree.root(), policy).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy).unwrap();
     reclaimer.add(&budget).unwrap();
     let refills = reclaimer.refills();
     budget.set_held(Bytes::mib(30));

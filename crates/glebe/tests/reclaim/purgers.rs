@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use glebe::internal::reclaimer_below;
 use glebe::reclaim::{Class, Reclaimer};
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Order, Priority, Purger, Region, Shared};
@@ -44,7 +45,7 @@ fn files_and_regions_give_by_age_and_last_in_goes_before_all() {
     region.write(Bytes::ZERO, &vec![7; 4 << 20]).unwrap();
     let region = Arc::new(region);
     let tree = tree("files", 100);
-    let reclaimer = Reclaimer::below(tree.root(), policy()).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy()).unwrap();
     reclaimer.add(&region).unwrap();
     reclaimer.add(&of_one).unwrap();
     reclaimer.add(&of_other).unwrap();
@@ -69,7 +70,7 @@ fn what_a_file_has_marked_is_no_page_cache_and_goes_when_memory_is_short() {
     mark(&file, mib(0, 32));
     let tree = tree("short", 100);
     tree.set("sys/fs/cgroup/a/memory.stat", "inactive_file 8388608\nactive_file 0\n");
-    let reclaimer = Reclaimer::below(tree.root(), policy().keep_files(false)).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy().keep_files(false)).unwrap();
     reclaimer.add(&purger).unwrap();
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
     // Page cache counts as room, whatever is marked.
@@ -91,7 +92,7 @@ fn a_file_that_cannot_be_purged_keeps_no_other() {
     drop(unused);
     let pin = bad.pin(mib(0, 2)).unwrap();
     let tree = tree("bad", 100);
-    let reclaimer = Reclaimer::below(tree.root(), policy()).unwrap();
+    let reclaimer = reclaimer_below(tree.root(), policy()).unwrap();
     for purger in [&of_unused, &of_bad, &of_good] {
         reclaimer.add(purger).unwrap();
     }

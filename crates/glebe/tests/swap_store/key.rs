@@ -45,7 +45,7 @@ impl Record {
     }
 
     fn is_of(&self, key: &[u32]) -> bool {
-        // Skips most words quickly, because a random key hardly ever has such zeros or equal words.
+        // Refuses most candidates quickly: a random key hardly ever has a zero word or twins here.
         if key[0] == 0 || key[3] == 0 || key[7] == 0 || key[0] == key[1] {
             return false;
         }

@@ -103,8 +103,8 @@ fn compile_and_run(compiler: &str, options: &[&str], source: &str, by: &[By]) {
     }
 }
 
-/// Tests the shared library as the caller, and the static library as [`By::Other`]. With
-/// `GLEBE_LONG`, each user tests both libraries.
+/// Tests the shared library as the user who runs the tests, and the static library as another user
+/// ([`By::Other`]). With `GLEBE_LONG`, both users test both libraries.
 fn from_c(source: &str) {
     compile_and_run("cc", &["-std=c99"], source, of_several(By::Caller));
     archived::run(source, of_several(By::Other));

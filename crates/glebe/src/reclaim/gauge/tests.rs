@@ -2,7 +2,7 @@
 
 use super::super::pressure::Scope;
 use super::*;
-use crate::reclaim::plan;
+use crate::reclaim::plan::plan;
 
 const LIMIT: Bytes = Bytes::mib(256);
 

@@ -305,6 +305,7 @@ impl Lent {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use crate::contig::{Contig, Source};
+    use crate::internal::with_writers;
     use crate::reserve::words::GranuleWord;
     use crate::reserve::{Reserve, Writers};
     use glebe_os::units::Bytes;
@@ -313,7 +314,7 @@ mod tests {
     #[test]
     fn a_real_time_thread_waits_for_a_writer() {
         let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
-        let reserve = Reserve::options().writers(Writers::Counted).build_on(contig).unwrap();
+        let reserve = with_writers(Reserve::options(), Writers::Counted).build_on(contig).unwrap();
         let lent = reserve.inner.get().unwrap().lent();
         let write = |inside: &dyn Fn()| {
             lent.granules.update(0, GranuleWord::pinned).unwrap();

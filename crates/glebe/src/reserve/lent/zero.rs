@@ -78,8 +78,9 @@ impl Lent {
         }
     }
 
-    /// Skips zero granules and granules with pages of first class. Returns the granule with the
-    /// fewest pages of tenants; in a tie the highest, because first class places blocks low.
+    /// Returns the granule to zero next: the one with the fewest pages of tenants, and of equals
+    /// the highest, because first class places blocks low. Leaves out closed and already zeroed
+    /// granules, and those with pages of first class.
     pub(crate) fn zero_candidate(&self) -> Option<usize> {
         let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
         words
@@ -96,6 +97,7 @@ impl Lent {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::internal::with_writers;
     use crate::reserve::{Reserve, Writers};
     use glebe_os::internal::sys::page_size;
     use glebe_os::units::Bytes;
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn a_page_that_is_about_to_be_claimed_is_not_called_zero() {
         for writers in [Writers::Restartable, Writers::Counted] {
-            let reserve = Reserve::options().writers(writers).build(Bytes::mib(2)).unwrap();
+            let reserve = with_writers(Reserve::options(), writers).build(Bytes::mib(2)).unwrap();
             let lent = reserve.inner.get().unwrap().lent();
             let zeros = vec![0; page_size().bytes().as_usize()];
             lent.granules.change(0, |now| now.with_zero(ZeroState::Unknown));

@@ -6,6 +6,7 @@ use glebe_testing::time::is_long;
 use proptest::prelude::*;
 
 use super::*;
+use crate::internal::with_writers;
 use crate::reserve::{Block, Request, Writers};
 use crate::zpool::Zstd;
 
@@ -27,7 +28,7 @@ fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
 
 fn reserve(granules: u64, writers: Writers) -> Reserve {
     let len = Bytes::new(granules * crate::reserve::GRANULE.get());
-    Reserve::options().writers(writers).build(len).unwrap()
+    with_writers(Reserve::options(), writers).build(len).unwrap()
 }
 
 fn small(reserve: &Reserve) -> LentObjectPool {

@@ -15,7 +15,7 @@ mod lend;
 mod refs;
 mod sweep;
 
-use crate::zpool::internal::{with_buffer, Pinned, Staging};
+use crate::zpool::internal::{lend, with_buffer, Pinned, Staging};
 use crate::zpool::{self, AtLimit, Codec, ObjectPool, TableChoice};
 use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::units::{Bytes, PageSize, Pages};
@@ -86,9 +86,8 @@ impl Packed {
             .codec(codec)
             .table(TableChoice::BySize)
             .at_limit(AtLimit::Refuse)
-            .limit(room + staging + TABLES)
-            .lend(Pages::new(staged_max / PARTS));
-        let staging = Staging::new(options)?;
+            .limit(room + staging + TABLES);
+        let staging = Staging::new(lend(options, Pages::new(staged_max / PARTS)))?;
         let refs = Refs::new(staging.zspages_max(), page)?;
         Ok(Self {
             staging,

@@ -39,8 +39,6 @@ mod stats;
 mod swap_cache;
 
 pub use area::Area;
-// Hidden, because programs do not name this type.
-#[doc(hidden)]
 pub use stats::Stats;
 pub use swap_cache::SwapCache;
 

@@ -48,7 +48,8 @@ impl<'a> Leaving<'a> {
 
     pub(super) fn add(&mut self, page: u64, turn: &mut Turn) {
         let word = self.inner.slot_of(page).word();
-        // SAFETY: this call owns the present page, which is write-protected or in the window.
+        // SAFETY: the page is present, and this call owns the page: nobody writes to the page,
+        // because it is write-protected or was moved out of the region.
         let bytes = unsafe { self.inner.bytes(self.of, page) };
         let kept = self.inner.keep(page, bytes, look(word).has_copy());
         if let Err(error) = kept {

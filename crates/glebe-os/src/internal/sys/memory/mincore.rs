@@ -7,7 +7,8 @@ use std::io;
 use std::ptr;
 
 use crate::error::OsError;
-use crate::extent::{push, Extent};
+use crate::extent::Extent;
+use crate::internal::extents::push;
 use crate::internal::sys::call::answer;
 use crate::internal::sys::memory::mmap::span;
 use crate::internal::sys::page_size;

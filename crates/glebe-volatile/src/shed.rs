@@ -1,0 +1,26 @@
+//! [`Shed`] lets the reclaimer of the crate `glebe` free marked memory by priority.
+
+use std::time::Instant;
+
+use super::{Error, Priority};
+use glebe_os::internal::sys::processes::claim::Holder;
+use glebe_os::units::Bytes;
+
+/// Marked memory that one reclaimer frees.
+pub trait Shed {
+    /// Gives the memory to a reclaimer. Returns false if another reclaimer has it.
+    fn claim_for(&self, holder: Holder) -> Result<bool, Error>;
+
+    fn release(&self, holder: Holder);
+
+    /// Returns the bytes that [`Shed::shed`] could free, by priority.
+    fn sheddable(&self) -> [Bytes; Priority::COUNT];
+
+    /// Returns the time of the oldest mark of a priority.
+    fn oldest(&self, priority: Priority) -> Option<Instant>;
+
+    /// Frees up to `most` bytes of a priority, rounded up, the oldest first. Stops at memory marked
+    /// after `until`, unless it is the first. Returns the bytes freed.
+    fn shed(&self, priority: Priority, most: Bytes, until: Option<Instant>)
+        -> Result<Bytes, Error>;
+}

@@ -1,0 +1,23 @@
+//! Items for glebe's own programs and tests, which change without notice.
+#![allow(missing_docs, clippy::missing_errors_doc)]
+
+use std::path::Path;
+
+use crate::reclaim::{Policy, ReclaimError, Reclaimer};
+
+pub use crate::reclaim::gauge::{Free, Gauge, Reading};
+pub use crate::reclaim::plan::{plan, PartStats, Targets};
+pub use crate::reserve::options::with_writers;
+pub use crate::swap::options::without_moves;
+pub use crate::swap::raw::{key_from_raw, key_to_raw, object_len};
+pub use glebe_os::internal::*;
+
+/// Creates a reclaimer that reads the files below `root` in place of `/`.
+pub fn reclaimer_below(root: &Path, policy: Policy) -> Result<Reclaimer, ReclaimError> {
+    Reclaimer::below(root, policy)
+}
+
+/// Creates a gauge that reads the files below `root` in place of `/`.
+pub fn gauge_below(root: &Path, policy: Policy) -> Result<Gauge, ReclaimError> {
+    Gauge::below(root, policy)
+}
