@@ -1,8 +1,8 @@
 //! [`Memory`] holds populated bytes, obtained in one of the compared ways ([`Way`]).
 //!
-//! `took` is the time to obtain and populate the bytes, without raising a pool's limit for
-//! [`Way::Hugetlb`]. The kernel's ways promise no contiguous run longer than a huge page. Lock: the
-//! project's hugetlb lock file, for pool memory only.
+//! `took` is the time to obtain and populate the bytes. For [`Way::Hugetlb`], `took` does not
+//! include the raise of the pool's limit. The kernel's ways promise no contiguous run longer than a
+//! huge page. Lock: the project's hugetlb lock file, for pool memory only.
 //!
 //! # Safety
 //! A `Memory` owns its bytes: no other code has the pointer to the allocation or mapping. The bytes
@@ -166,8 +166,8 @@ impl Memory {
     }
 }
 
-/// Fails unless `len`, the search's extra ([`SPARE_SHARE`]) and [`LEFT`] are available together;
-/// with less, the kernel might kill a process.
+/// Fails unless the machine has `len`, the extra memory of the library's search ([`SPARE_SHARE`])
+/// and [`LEFT`] available. With less, the kernel might kill a process.
 pub(crate) fn fits(len: Bytes) -> Outcome {
     let available = meminfo::available()?;
     match most_of(available) {

@@ -1,7 +1,7 @@
 //! [`Summary`]: statistics of samples.
 //!
-//! Percentiles use the nearest rank (the smallest sample with at least that share of all samples at
-//! or below it), so the median and `p99` are real samples. Cost: one sort.
+//! A percentile is the sample of the nearest rank: at least that percentage of the samples are not
+//! larger. So the median and `p99` are real samples. Cost: one sort.
 
 use serde::Serialize;
 

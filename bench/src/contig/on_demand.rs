@@ -24,7 +24,8 @@ use crate::Outcome;
 const FAILURES: &str = "required_failures";
 const BLOCKS: &str = "blocks";
 
-/// Evacuates no memory blocks in a quick run, because this changes the whole machine.
+/// Skips memory blocks if the option `quick` is set, because their evacuation changes the whole
+/// machine.
 pub(super) fn measure(reserve: Outcome<Reserve>, report: &mut Report) -> Outcome {
     let run = run_len(report);
     // `seen` counts tries on demand while a free run of twice the length existed, and `had` their

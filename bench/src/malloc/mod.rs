@@ -63,7 +63,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Returns true if `word` is the part, or a case of the part that `--only` may name.
+/// Returns true if `word` is `part`, or a case of `part` that `--only` may name.
 fn is_of(word: &str, part: &str) -> bool {
     let cases: Vec<String> = match part {
         "ebizzy" => ebizzy::cases().collect(),

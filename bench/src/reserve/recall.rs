@@ -29,8 +29,8 @@ use crate::Outcome;
 const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
 const RECALL: &str = "recall";
-/// Case of the largest blocks, only from rounds that also ask the kernel for them. A maximum grows
-/// with the number of samples, so glebe and the kernel get equally many.
+/// Case of the largest blocks, only from rounds that also ask the kernel for them. glebe and the
+/// kernel need equally many samples, because a maximum grows with the number of samples.
 const BESIDE_KERNEL: &str = "recall_beside_kernel";
 const MEMSET: &str = "memset";
 const CPU: &str = "us cpu";
@@ -39,7 +39,7 @@ const CPU: &str = "us cpu";
 /// timed request would take the freed page instead of a lent page.
 const SINGLES_MAX: usize = 200;
 
-/// Rounds and most seconds, in a quick and a full run, for a full and an idle reserve.
+/// Maximum rounds and seconds of a quick and of a full run, while the reserve is full or idle.
 const FULL: [(u64, u64); 2] = [(16, 10), (1000, 360)];
 const IDLE: [(u64, u64); 2] = [(3, 2), (100, 30)];
 

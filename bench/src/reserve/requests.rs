@@ -31,7 +31,8 @@ pub(super) struct Held {
     seed: u64,
 }
 
-/// Sleeps for `pause`, then asks. Nothing reads the reserve meanwhile, so that its data are cold.
+/// Sleeps for `pause`, then requests a block. Nothing reads the reserve during the sleep, so that
+/// the reserve's data are cold.
 pub(super) fn ask(
     reserve: &Reserve,
     pause: Duration,

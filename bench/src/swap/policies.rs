@@ -37,7 +37,7 @@ struct Pager<'a> {
     corpus: &'a Corpus<'a>,
     reserve: Reserve,
     area: Area,
-    /// The zram device of the variant, and an aligned page for direct I/O.
+    /// The zram device, if pages are also written to zram, and an aligned page for direct I/O.
     device: Option<(File, MmapMut)>,
     /// The version of each page, and true if the page is stored.
     pages: Vec<(u32, bool)>,

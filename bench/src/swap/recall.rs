@@ -26,12 +26,12 @@ use crate::{zpool, Outcome};
 const UNIT: &str = "us";
 /// Pages of a block, and requests per round.
 const BLOCKS: [(u64, u32); 5] = [(1, 20), (16, 20), (512, 10), (4096, 2), (32000, 1)];
-/// Single pages taken before each request: more than the reserve keeps ready, so that a block of
-/// one page is a lent page.
+/// Single pages taken before each request. These use up the reserve's stock of free pages, so that
+/// a block of one page takes a lent page back.
 const SINGLES: usize = 600;
-/// Pages of an area per page of the reserve: more than fit.
+/// Pages of an area per page of the reserve: more than the reserve can hold compressed.
 const AREA_SHARE: u64 = 6;
-/// Most pages put per page to fill.
+/// Maximum number of pages put for each page of the reserve that is to be filled.
 const FILLS: u64 = 4;
 /// Pages stored in one call.
 const BATCH: u64 = 512;

@@ -2,9 +2,9 @@
 //! the kernel's swap on zram under an equal limit, and in a mapped file under that limit.
 //!
 //! Each run is a child in its own cgroup. The child writes all pages, touches pages to warm up, and
-//! then touches as many while measured. Every touch checks a stamp; at the end every byte is
-//! compared. Units: thousand operations per second of CPU time, the kernel's included, and of wall
-//! time; misses per operation.
+//! then makes the same number of touches while measured. Every touch checks a stamp; at the end
+//! every byte is compared. Units: thousand operations per second of CPU time, the kernel's
+//! included, and of wall time; misses per operation.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -27,8 +27,8 @@ use crate::turns::{rounds, worst, NO_END};
 use crate::Outcome;
 
 const SLACK: Bytes = Bytes::new(512 << 10);
-/// Runs with the kernel's swap that must survive the OOM killer, or a full benchmark gives no
-/// ratio.
+/// Minimum number of runs with the kernel's swap that survive the OOM killer. With fewer, a full
+/// benchmark gives no ratio.
 const SURVIVORS: usize = 5;
 const FILE_SHARE: usize = 16;
 const CPU: &str = "kops/CPU-s";
@@ -175,8 +175,8 @@ fn ratios(name: &str, report: &mut Report) {
     report.ratio(&format!("{name}_vs_zram_swap"), worst(&speeds));
 }
 
-/// Adds the worst case's ratio, an exact LRU's misses over the region's. Leaves sequential touches
-/// out, because there an LRU always misses.
+/// Adds the worst ratio of an exact LRU's misses to the region's misses. Leaves sequential touches
+/// out, because an LRU always misses in them.
 pub(super) fn sum_up<'a>(kinds: impl Iterator<Item = &'a Kind>, report: &mut Report) {
     let mut ratios = Vec::new();
     for kind in kinds.filter(|kind| kind.pattern == Pattern::Zipf) {

@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn misses_by_hand() {
         let before = || [1, 2, 3].into_iter();
-        // The LRU holds 2 and 3: 3 hits, 4 misses and evicts 2, 3 hits, 2 misses and evicts 4.
+        // The LRU holds pages 2 and 3. Page 3 hits, page 4 evicts 2, page 3 hits, page 2 evicts 4.
         assert_eq!(lru_misses(2, before(), &[3, 4, 3, 2]), 2);
         let round = Pattern::Sequential.touches(3, 9);
         assert_eq!((lru_misses(2, before(), &round), lru_misses(3, before(), &round)), (9, 3));

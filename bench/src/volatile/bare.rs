@@ -47,24 +47,25 @@ impl Bare {
 
     /// Advises on a part. Panics if the part exceeds the memory.
     pub(super) fn advise(&self, at: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
-        // SAFETY: inside the owned range, and nobody holds a reference to its bytes.
+        // SAFETY: the part is inside the owned range, and nobody holds a reference to its bytes.
         unsafe { madvise::advise(self.at(at, len), len, advice) }
     }
 
     pub(super) fn touch(&self, at: Bytes, len: Bytes, step: Bytes) {
-        // SAFETY: inside the owned range, and nobody holds a reference to its bytes.
+        // SAFETY: the part is inside the owned range, and nobody holds a reference to its bytes.
         unsafe { touch(self.at(at, len), len, step) }
     }
 
     pub(super) fn word(&self, at: Bytes) -> &AtomicU64 {
         let addr = self.at(at, page_size().bytes());
-        // SAFETY: inside the owned range, aligned as a page is; the borrow keeps it mapped.
+        // SAFETY: the word begins a page of the owned range, which the borrow keeps mapped.
         unsafe { AtomicU64::from_ptr(addr as *mut u64) }
     }
 
     pub(super) fn write(&mut self, at: Bytes, bytes: &[u8]) {
         let addr = self.at(at, Bytes::new(bytes.len() as u64));
-        // SAFETY: inside the owned range, which `bytes` cannot overlap; the borrow is exclusive.
+        // SAFETY: the part is in the owned range, which `bytes` cannot overlap. The borrow is
+        // exclusive.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     }
 
@@ -77,7 +78,7 @@ impl Bare {
     /// Touches an unmarked part of a region, like [`Bare::touch`].
     pub(super) fn touch_region(region: &Region, range: Range<Bytes>, step: Bytes) {
         assert!(range.end <= region.len(), "{} of {}", range.end, region.len());
-        // SAFETY: inside the region, which nobody else has.
+        // SAFETY: the range is inside the region, which nobody else has.
         unsafe { touch(region.addr() + range.start.as_usize(), range.end - range.start, step) }
     }
 
@@ -108,7 +109,7 @@ impl Cached {
         assert!((at + len).as_usize() <= self.0.len(), "{at} + {len} of {}", self.0.len());
         let mut pages = vec![0_u8; len.pages_up(page_size()).as_usize()];
         let addr = self.0.as_ptr().wrapping_add(at.as_usize()).cast_mut().cast();
-        // SAFETY: inside the mapping; the vector has a byte for each page.
+        // SAFETY: the part is inside the mapping. The vector has a byte for each page.
         match unsafe { libc::mincore(addr, len.as_usize(), pages.as_mut_ptr()) } {
             0 => Ok(pages.iter().filter(|page| **page & 1 == 0).count() as u64),
             _ => Err(io::Error::last_os_error()),

@@ -1,5 +1,5 @@
-//! Compares mark and unmark with nothing lost to `MADV_DONTNEED` with new faults, and to malloc and
-//! free. Compares single pages to the fewest calls that an engine can make.
+//! Compares mark and unmark (if nothing is lost) to `MADV_DONTNEED` with new faults, and to malloc
+//! and free. Compares mark and unmark of single pages to the fewest calls that an engine can make.
 //!
 //! Ranges are from one page to the whole memory, in base and huge pages. Contestants take turns.
 //! Units: nanoseconds per base page; microseconds for single pages.
@@ -99,7 +99,8 @@ impl Memory {
         Ok(Self { huge, regions, bare })
     }
 
-    /// Measures cycles. With `touched`, a cycle ends with a write to each page, as the peers' do.
+    /// Measures cycles. With `touched`, a region's cycle ends with a write to each page, as the
+    /// cycles of `MADV_DONTNEED` and malloc always do.
     fn cycles(&self, case: &str, len: Bytes, touched: bool, report: &mut Report) -> Outcome {
         // A sample takes all of the memory, but at most [`BATCH`] ranges.
         let ranges = (LEN.get() / len.get()).min(BATCH);

@@ -21,8 +21,8 @@ use crate::Outcome;
 
 /// Pages of an object.
 pub(super) const OBJECT: usize = 16;
-/// First word of a discardable page, ORed with the page's number. A page that the kernel took
-/// begins with 0; no page of an object begins with a cookie.
+/// Value, ORed with the page's number, that replaces the first word of an unpinned discardable
+/// page. If the kernel took the page, the first word is 0 instead.
 const COOKIE: u64 = 0xc00c_1e00_0000_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,8 +24,8 @@ const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
 /// Quarters in the order of marking.
 const ORDER: [u64; 4] = [2, 0, 3, 1];
 
-/// Needs in pages, each with the lost pages of each quarter in the order of marking, and the counts
-/// over all unmarks.
+/// For each round, the need in pages, and the lost pages of each quarter in the order of marking.
+/// [`Judged`] counts the pages of all unmarks.
 pub(super) type Answer = (Vec<(u64, [u64; 4])>, Judged);
 
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {

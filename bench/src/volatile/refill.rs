@@ -1,9 +1,8 @@
-//! Time from a read of a lost page, which the signal handler refills, to the byte read. Unit:
-//! microseconds per page.
+//! Measures a read of a lost page, which the signal handler refills. Unit: microseconds per page.
 //!
 //! # Safety
-//! The callback returns a page that never changes. Bytes of the region are read as atomics, inside
-//! it, while it lives.
+//! The callback returns a page that never changes. Atomics read bytes inside the region while the
+//! region lives.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;

@@ -1,8 +1,8 @@
 //! Measures pins of a shared file, alone and beside a process that pins the same granule, and the
 //! order of purges and their excess over the requested amount.
 //!
-//! Each purge is a call, because memory is not short. Units: nanoseconds for a pin and its end;
-//! percent of the amount.
+//! The benchmark itself calls `purge`, because memory is not short. Units: nanoseconds for a pin
+//! and its end; percent of the amount.
 
 use std::fs::File;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! [`measure`] times a cache that inflates a tile on a miss, in the three kinds of [`Objects`].
+//! [`measure`] times caches that inflate a tile on a miss, in each kind of memory ([`Keeper`]).
 //!
 //! Another thread takes memory from time to time. The cache of fixed size must leave room for that
 //! memory. The other caches use all free memory, and lose pages when memory gets short. Tiles

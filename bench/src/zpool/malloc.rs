@@ -1,5 +1,5 @@
-//! [`Allocator`] names the allocators to compare with. [`ask`] measures a separate process that
-//! keeps objects in one allocator.
+//! [`Allocator`] names the allocators that the pool is compared with. [`ask`] measures a separate
+//! process that keeps objects in one allocator.
 //!
 //! The program itself uses glibc's. Unit: bytes. Source: jemalloc(3), mimalloc's documentation,
 //! malloc_trim(3).

@@ -18,8 +18,8 @@ const RANDOM: &str = "overhead_random_delete_percent";
 const PERCENT: &str = "percent";
 const COMPACTED: &str = "zram, compacted";
 
-/// Replays `traced` (one of every `nth` runs of blocks of the trace) and `tree` (a kernel source
-/// tree, if found). Allocators replay only the trace.
+/// Replays `traced` (each `nth` run of the trace's blocks) and `tree` (a kernel source tree, if
+/// found). Allocators replay only the trace.
 pub(super) fn measure(
     nth: usize,
     traced: &Workload,

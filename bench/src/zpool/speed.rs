@@ -1,8 +1,8 @@
 //! Measures how fast the pool, zram and the bare codec store and load the same pages, and how two
 //! threads scale.
 //!
-//! Unit: thousands of pages per second of CPU time, with the kernel's work: zram works in the time
-//! of the thread that does direct I/O.
+//! Unit: thousands of pages per second of CPU time. With direct I/O, a thread's CPU time includes
+//! zram's work.
 
 use std::hint::black_box;
 use std::sync::Barrier;

@@ -1,7 +1,7 @@
 //! [`Store`] keeps numbered objects in the pool, in zram or in an allocator.
 //!
-//! [`replay`] applies a [`Workload`], and compares each object before its drop or at the end. Unit:
-//! bytes.
+//! [`replay`] applies a [`Workload`]. Before each removal and at the end, [`replay`] reads objects
+//! back and counts the bytes that differ from the workload. Sizes are bytes.
 
 use glebe::page_size;
 use glebe::units::Pages;

@@ -71,8 +71,8 @@ impl Made {
         &self.0[place as usize..][..len]
     }
 
-    /// Fills a page that LZ4 compresses to about `len` bytes; for `len` of a page, one that does
-    /// not shrink.
+    /// Fills `page` with contents that LZ4 compresses to about `len` bytes, or cannot compress if
+    /// `len` is `PAGE`.
     pub(super) fn page(&self, name: u64, len: usize, page: &mut [u8]) {
         let random = if len < PAGE { len.saturating_sub(ADDED) } else { PAGE };
         page.fill(0);

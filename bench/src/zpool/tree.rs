@@ -31,8 +31,8 @@ pub(super) struct Tree {
     pub(super) files: Vec<(Range<usize>, Option<usize>)>,
 }
 
-/// Finds kernel sources: the last entry of `dir` by name that has them, or `dir` itself. Searches
-/// /usr/src likewise if `dir` has none.
+/// Finds kernel sources in `dir`: the last entry by name that is a kernel tree, or `dir` itself.
+/// Without a kernel tree in `dir`, searches /usr/src in the same way.
 pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
     let is_tree = |path: &PathBuf| path.join(MARK).is_file();
     [dir, Some(Path::new("/usr/src"))].into_iter().flatten().find_map(|dir| {

@@ -1,8 +1,8 @@
 //! [`Workload`] lists what a benchmark stores and drops, step by step.
 //!
 //! `directories` stores a [`Tree`] and drops its directories in order, or repeats the [`trace`] of
-//! a device that held a kernel tree, with contents [made](Made) to the lengths. `halves` stores all
-//! files, then drops a random half of the remaining files four times.
+//! a device that held a kernel tree, with [made](Made) contents of the traced lengths. `halves`
+//! stores all files, then drops a random half of the remaining files four times.
 
 use std::io;
 use std::ops::Range;

@@ -93,7 +93,7 @@ pub extern "C" fn glebe_promise_take(promise: glebe_promise, block: Out<glebe_bl
     call(|| {
         let out = block.checked("block")?;
         // `held` locks the promise until `insert` has stored the block, so `glebe_reserve_free`
-        // counts the promise or the block.
+        // finds the promise or the block, and refuses.
         let (process, mut held) = hold(promise)?;
         let make = || {
             let Of { reserve, object } = held.take().ok_or_else(Failure::forked)?;

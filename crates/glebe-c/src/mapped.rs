@@ -33,8 +33,8 @@ impl Mapped {
 struct Guard(usize);
 
 impl Guard {
-    /// Sets the page at `end` aside. Returns `None` on failure: usually another mapping there
-    /// already stops mremap(2) from growing this one.
+    /// Sets the page at `end` aside. Returns `None` on failure, usually because another mapping at
+    /// `end` already stops mremap(2).
     fn behind(end: usize) -> Option<Self> {
         // A guard is made only on success, because its drop unmaps the page.
         set_aside_at(end, page_size().bytes()).is_ok().then(|| Self(end))

@@ -197,7 +197,7 @@ pub(crate) fn insert<H: Handle<N>, const N: usize>(
     Ok(H::from_id(H::table(process).insert(make)?))
 }
 
-/// Returns the handle of a new object in a reserve. The reserve cannot end meanwhile.
+/// Returns the handle of a new object in a reserve. The reserve cannot end during `make`.
 pub(crate) fn insert_in<T, H: Handle<N, Object = Of<T>>, const N: usize>(
     reserve: glebe_reserve,
     make: impl FnOnce(&Reserve) -> Result<[T; N], Failure>,

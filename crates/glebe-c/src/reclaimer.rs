@@ -1,8 +1,9 @@
 //! Exports reclaimers and budgets.
 //!
-//! A call copies a part, for example a region, from its table before it locks the reclaimer, so no
-//! call locks two objects at once. A poll may lock volatile memory, so most calls refuse a thread
-//! that may hold such a lock.
+//! A call that adds an object, for example a region, makes a [`Part`] of the object, unlocks the
+//! object, and only then locks the reclaimer. So no call locks two objects at once. A poll may lock
+//! volatile memory, so most calls fail in a thread that is inside another call on volatile memory
+//! or inside a fork.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;

@@ -110,13 +110,13 @@ pub extern "C" fn glebe_reserve_shrink(
 pub extern "C" fn glebe_reserve_free(reserve: glebe_reserve) -> c_int {
     call(|| {
         let (process, mut held) = hold(reserve)?;
-        // Counts promises before blocks, because a promise may become a block meanwhile.
+        // Counts promises before blocks, because a promise may become a block between the counts.
         let promises = process.promises.count(|of| of.reserve == reserve);
         let blocks = process.blocks.count(|of| of.reserve == reserve);
         let caches = process.caches.count(|of| of.reserve == reserve);
         let pools = process.zpools.count(|of| of.reserve == reserve);
         // Counts swap caches before areas and stores, because a cache may make an area or store and
-        // be freed meanwhile.
+        // be freed between the counts.
         let swaps = process.swap_caches.count(|of| of.reserve == reserve)
             + process.areas.count(|of| of.reserve == reserve)
             + process.stores.count(|of| of.reserve == reserve);

@@ -1,8 +1,8 @@
-//! [`Sharing`] and [`Pinned`] are a shared region and a pin, as the tables hold them.
+//! [`Sharing`] and [`Pinned`] are a shared region and a pin, as the tables of handles hold them.
 //!
-//! A call on a shared region may wait for a fork, and a fork waits for the tables. So a call takes
-//! a reference out of the table and then holds no lock of the table. [`Sharing`] counts its pins,
-//! because a region with pins cannot be freed.
+//! A call on a shared region may wait for the end of a fork, and a fork waits for the locks of the
+//! tables. So a call takes a reference out of the table and then holds no lock of the table.
+//! [`Sharing`] counts its pins, because a region with pins cannot be freed.
 //!
 //! # Safety
 //! The reference beside a pin keeps its region alive. The pin is dropped first.
@@ -55,7 +55,7 @@ impl Sharing {
         drop(references::alone(references::alone(self).shared));
     }
 
-    /// Gives up the parent's references and pins.
+    /// Gives up the parent's references and pins in a forked child.
     ///
     /// # Safety
     /// The contract of [`references::forget_others`] holds. This process never uses the parent's

@@ -79,7 +79,8 @@ pub extern "C" fn glebe_volatile_free(region: glebe_volatile) -> c_int {
     call(|| end(region).map(|()| GLEBE_OK))
 }
 
-/// Returns a part for a reclaimer. The part does not keep the region alive.
+/// Returns the region's marked memory as a reclaimer's [`Part`], which does not keep the region
+/// alive.
 pub(crate) fn part(region: glebe_volatile) -> Result<Part, Failure> {
     with(region, |of| Ok(Part::from(&of.region)))
 }
@@ -130,7 +131,7 @@ fn pages_of(range: &Range<Bytes>) -> Result<Extent, Failure> {
     Ok(Extent::new(start, end - start).ok_or(Error::Empty)?)
 }
 
-/// Writes the runs. Returns `GLEBE_UNMARK_MORE` if the array has too little room.
+/// Writes runs of lost pages to `out`. Returns `GLEBE_UNMARK_MORE` if `out` has too little room.
 fn told(out: Array<glebe_extent>, capacity: usize, all: &[Extent]) -> c_int {
     match out.set(all.iter().map(glebe_extent::of)) {
         count if count > capacity => GLEBE_UNMARK_MORE,

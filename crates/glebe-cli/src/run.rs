@@ -112,8 +112,8 @@ pub fn run(args: &RunArgs, _: &mut dyn Write) -> Outcome {
     Err(Box::new(not_executed(&program, &command.exec())))
 }
 
-/// Returns the allocator's options for the flags. If a name occurs twice, the last word counts.
-/// Fails without `--malloc`.
+/// Returns the allocator's options for the flags. If an option occurs twice, the allocator uses the
+/// last. Fails without `--malloc`.
 fn words(args: &RunArgs) -> Result<Vec<OsString>, Box<dyn Failure>> {
     if !args.malloc {
         let of_malloc = [

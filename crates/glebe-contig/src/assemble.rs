@@ -43,8 +43,8 @@ pub(super) fn build(
 fn largest_first() -> Vec<(Source, PageSize)> {
     let pools = sizes().into_iter().map(|size| (Source::Hugetlb(size), size));
     let thp = transparent_huge_page().ok().map(|size| (Source::Thp, size));
-    // The stable sort keeps a pool before transparent huge pages of its size, because the kernel
-    // moves a pool's pages less.
+    // The stable sort keeps hugetlb before transparent huge pages of equal size, because the kernel
+    // moves hugetlb pages less.
     let mut all: Vec<(Source, PageSize)> = pools.chain(thp).collect();
     all.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     all

@@ -2,7 +2,7 @@
 //!
 //! If `held_by` is `nothing`, the kernel may move pages.
 //!
-//! Numbers are decimal. If frames are hidden, `within_bytes` replaces `pfn`:
+//! If frames are hidden, `within_bytes` replaces `pfn`:
 //!
 //! ```text
 //! {"certificate":"glebe contig","version":1,"source":TEXT,"held_by":WORD,"page_bytes":N,

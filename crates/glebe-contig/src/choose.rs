@@ -83,7 +83,6 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
         _ => {}
     }
     let mut sources = Vec::new();
-    // The bank may hold the run, so its blocks are tried first.
     let is_for_bank = options.run(len).is_some() && !options.mappable && options.pin != Some(true);
     if is_for_bank && blocks::has_record(&options.place) {
         sources.push(Source::Blocks);
@@ -118,7 +117,7 @@ fn why_not_tried(
     (source == Source::Plain && is_short).then(|| why.to_owned())
 }
 
-/// Refuses a required run of several pages of `source` that hidden frames make unprovable.
+/// Refuses a required run of several pages of `source` if hidden frames prevent its proof.
 fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> {
     let longest = source.page().bytes();
     let is_plain = matches!(source, Source::Hugetlb(_) | Source::Thp | Source::Plain);
@@ -144,7 +143,7 @@ fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Er
         Source::DmaHeap => ordinary::dma_heap(options, len),
         Source::Blocks => blocks::build(options, len),
         Source::Divided => {
-            // Any source's part may hold the run, so no part alone requires it.
+            // Each part only prefers a required run, because another part may hold the run.
             let preferred = options.required.max(options.preferred);
             let of_part = &Options { required: None, preferred, ..options.clone() };
             assemble::build(len, |source, len| of_source(source, of_part, len))

@@ -1,5 +1,5 @@
-//! [`explain`] says whether one physically contiguous run is available, without taking memory.
-//! Cost: half a second per pool for 24 GiB.
+//! [`explain`] looks for one physically contiguous run without taking memory. Cost: half a second
+//! per pool for 24 GiB.
 
 use super::populate::{machine_available, Gate};
 use super::{blocks, pool_sizes, smallest_hugetlb, Error};
@@ -16,7 +16,7 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 pub enum Verdict {
     /// One page or idle pages hold the run.
     Now,
-    /// The hugetlb pool can grow by the run, or the bank has it.
+    /// A larger hugetlb pool or the bank can give the run.
     ByGrowth,
     /// This process cannot get the run.
     No,

@@ -75,8 +75,8 @@ pub enum Source {
     /// A dma-heap's buffer ([`Options::dma_heap`]).
     DmaHeap,
     /// One run of evacuated memory blocks (`CONFIG_MEMORY_HOTREMOVE`, root), never pinned. If the
-    /// node has idle hugetlb pages, no other program can use the pool's idle pages while this
-    /// memory lives; `build` refuses more idle pages than the blocks hold.
+    /// node has idle hugetlb pages, this memory reserves the pool's idle pages while the memory
+    /// lives. `build` fails if more pages are idle than the blocks hold.
     Blocks,
     /// Several sources ([`Plan::Divide`]).
     Divided,

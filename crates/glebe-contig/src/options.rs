@@ -84,9 +84,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// Uses only this source. The default tries hugetlb pages, transparent huge pages, then base
-    /// pages. Each hugetlb size from 2 MiB, except the smallest, must divide the length. For a
-    /// wanted run, blocks of the [`bank`](super::bank) may come first.
+    /// Uses only this source. The default tries hugetlb pages from 2 MiB on, transparent huge
+    /// pages, then base pages. `build` skips hugetlb sizes that do not divide the length, except
+    /// the smallest. For a wanted run, blocks of the [`bank`](super::bank) may come first.
     pub fn source(self, source: impl Into<Option<Source>>) -> Self {
         Self { source: source.into(), ..self }
     }
@@ -113,23 +113,24 @@ impl Options {
     }
 
     /// Sets whether hugetlb pages are put in physical order (default: yes). Ordering costs 8 µs a
-    /// stretch of adjacent pages. Pages of a file are zeroed twice instead.
+    /// stretch of adjacent pages. Pages of a file are freed, taken and zeroed again.
     pub fn in_order(self, order: bool) -> Self {
         Self { any_order: !order, ..self }
     }
 
     /// Limits the memory that a search looks at; 0 turns the search off. The default searches only
-    /// for a wanted run ([`Options::require_run`], [`Options::prefer_run`]), in all available
-    /// memory but a tenth (at least 1 GiB). With a limit and no wanted run, the search looks for
-    /// the longest runs. Without `/proc/kpageflags`, the search zeroes every page that it takes.
+    /// for a wanted run ([`Options::require_run`], [`Options::prefer_run`]), and leaves a tenth of
+    /// the available memory, at least 1 GiB. With a limit and no wanted run, the search looks for
+    /// the longest runs. Without `/proc/kpageflags`, the search sees only pages that it has taken
+    /// and zeroed.
     pub fn search(self, len: Bytes) -> Self {
         Self { search: Some(len), ..self }
     }
 
-    /// Limits the wall time from the call of [`Options::build`] to the end of the search, which
-    /// skips steps that would exceed the limit. At the limit, `build` finishes zeroing the current
-    /// slices (64 MiB or one page) and refuses a required run. Idle pages that may contain the run
-    /// are always zeroed.
+    /// Limits the wall time from the call of [`Options::build`] to the end of the search. The
+    /// search skips steps that would exceed the limit. At the limit, `build` finishes zeroing the
+    /// current slices (64 MiB or one page) and refuses a required run. Idle pages that may contain
+    /// the run are zeroed regardless.
     ///
     /// The default is 2 s of processor time per started GiB (6 s for a required run), without
     /// compaction, and five times as much wall time.
@@ -165,8 +166,8 @@ impl Options {
         Self { threads: Some(n), ..self }
     }
 
-    /// Calls `told` on the populating threads after each slice of memory. [`Progress::done`] may
-    /// restart at zero.
+    /// Calls `told` on the populating threads after each slice of memory. [`Progress::done`]
+    /// restarts at zero for each mapping.
     pub fn progress(self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         Self { progress: Some(Listener(Arc::new(told))), ..self }
     }

@@ -31,8 +31,8 @@ const ROOTS_DIR: &str = "/run/glebe";
 pub struct Place {
     pub pools: PathBuf,
     pub nodes: PathBuf,
-    /// Lock files to try, best first. A path is skipped if its directory cannot be made because a
-    /// parent is missing or no directory, or if the file system is read-only.
+    /// Lock files to try, best first. A path is skipped if its file system is read-only, or if a
+    /// parent directory is missing or a file.
     pub locks: Vec<PathBuf>,
 }
 
@@ -120,8 +120,8 @@ impl PoolLock {
         self.open(pool, window, || pool.set_overcommit(before + by), |_| map())
     }
 
-    /// Adds up to `more` pages and makes surplus persistent while `body` runs with the number
-    /// added.
+    /// Adds up to `more` pages, makes surplus pages persistent, and runs `body` with the number
+    /// added. Lowers the page count again after `body`.
     pub(super) fn with_pages<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -225,7 +225,8 @@ impl PoolLock {
         let (windows, ignored) = self.read()?;
         let shown = self.locked.path().display().to_string();
         self.notes.extend(ignored.iter().map(|what| format!("{shown}: {what}")));
-        // Later windows are nested in earlier ones, so they close in reverse.
+        // Undoes the recorded raises of counters in reverse, because later raises build on earlier
+        // ones.
         for window in windows.iter().rev() {
             let Some(pool) = Pool::find(&self.place.pools, window.size)? else { continue };
             let part = window.node.map(|node| pool.on_node(&self.place.nodes, node)).transpose()?;

@@ -1,4 +1,4 @@
-//! Moves memory into a [`Window`], and unpins parts to be given back.
+//! Moves memory into a [`Window`] (a reserve's addresses), and unpins parts to be given back.
 
 use super::{runs, Contig, Drift, Run, Source};
 use glebe_os::error::OsError;

@@ -28,7 +28,7 @@ pub struct PoolChange {
     pub write: (PathBuf, u64),
 }
 
-/// Adds `pages` of `size` to the machine's pool for good, or none. A `dry_run` writes nothing.
+/// Adds `pages` of `size` to the machine's pool for good, or none.
 ///
 /// # Errors
 /// [`Error::PoolShort`], [`Error::NoSuchSize`], [`Error::PoolFixed`], [`Error::TooLarge`]; errors
@@ -37,7 +37,7 @@ pub fn grow_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange
     grow_in(&Place::default(), size, pages, dry_run)
 }
 
-/// Removes up to `pages` idle pages of `size` from the machine's pool. A `dry_run` writes nothing.
+/// Removes up to `pages` idle pages of `size` from the machine's pool.
 ///
 /// # Errors
 /// [`Error::NoSuchSize`], [`Error::PoolFixed`]; errors of the lock and the kernel.
@@ -111,8 +111,8 @@ fn shrink_locked(
     meanwhile();
     pool.set_persistent(planned.write.1)?;
     let after = pool.counts()?;
-    // Makes pages persistent again that programs took meanwhile, because the kernel made them
-    // surplus.
+    // Makes pages persistent again that the kernel made surplus, because programs took them before
+    // the write.
     let taken = after.surplus.saturating_sub(counts.surplus).min(pages);
     if taken > 0 {
         pool.set_persistent(after.persistent() + taken)?;

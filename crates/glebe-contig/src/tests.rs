@@ -145,7 +145,8 @@ fn a_run_that_cannot_be_had_in_its_time_costs_no_more_than_a_slice_of_zeroing() 
     let slices = Arc::new(MappedWord::new(0));
     let told = Arc::clone(&slices);
     let options = Contig::options().require_run(Bytes::gib(1 << 10)).search_time(Duration::ZERO);
-    // Ignores less than 64 MiB, because `build` first populates idle pages that tests left.
+    // Progress below 64 MiB does not count, because `build` first populates idle pages that other
+    // tests left.
     let options = options.progress(move |progress| {
         told.fetch_add(u64::from(progress.done >= Bytes::mib(64)), Ordering::Relaxed);
     });

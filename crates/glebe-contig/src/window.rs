@@ -1,16 +1,16 @@
-//! [`Window`] records a raised counter of a hugetlb pool. If the process is killed, the lock's next
-//! holder lowers the counter.
+//! [`Window`] records a raised counter of a hugetlb pool in the pools' lock file. If the process is
+//! killed, the lock's next holder lowers the counter.
 //!
-//! The lock file holds one line for each window, in decimal:
+//! The file holds one line for each window, in decimal:
 //!
 //! ```text
 //! glebe-hugetlb-windows 1 BOOT_ID
 //! SIZE_BYTES COUNTER BEFORE BY [NODE]
 //! ```
 //!
-//! `BEFORE` is the counter's old value, `BY` the intended increase, `NODE` the NUMA node of a
-//! raised part. Text of another boot and malformed lines are ignored. The format never changes,
-//! because other versions of glebe read the file.
+//! `BEFORE` is the counter's old value, `BY` the intended increase, `NODE` the NUMA node if only
+//! its counter is raised. Text of another boot and malformed lines are ignored. The format never
+//! changes, because other versions of glebe read the file.
 
 use glebe_os::internal::sys::machine::numa::Node;
 use glebe_os::units::PageSize;

@@ -5,9 +5,9 @@
 //!        bit 1  GROWTH: new memory wakes the keeper     bit 3  THREAD: a keeper runs
 //! ```
 //! The keeper stores the mode, then adds zero to the counters and reads the counters. A hook adds
-//! to a counter, then reads the mode. The later addition sees the writes before the earlier
-//! addition, so the keeper never sleeps through a change. No lock. Cost for a hook: some loads.
-//! Amounts are in slices.
+//! to a counter, then reads the mode. If the hook's addition is the later one, the hook sees the
+//! stored mode; else the keeper sees the hook's change. So the keeper never sleeps through a
+//! change. No lock. Cost for a hook: some loads. Amounts are in slices.
 
 use std::time::Duration;
 
@@ -61,8 +61,8 @@ impl Bell {
         self.mode.load(Ordering::Relaxed) & PRESSED != 0
     }
 
-    /// If `free_at` slices are free, wakes the keeper, or returns true if no keeper runs and the
-    /// heap is large enough for one.
+    /// If `free_at` slices are free, wakes the keeper thread, or returns true if no keeper runs and
+    /// the heap is large enough for one.
     pub(crate) fn freed(&self, counters: &Counters) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode & FREES == 0 {
@@ -78,8 +78,8 @@ impl Bell {
         mode & THREAD == 0 && self.would_pay(&counted)
     }
 
-    /// Wakes the keeper after enough growth, if slices are free or `is_asked`. Returns true if no
-    /// keeper runs and the heap is large enough for one.
+    /// Wakes the keeper thread after enough growth, if slices are free or `is_asked`. Returns true
+    /// if no keeper runs and the heap is large enough for one.
     pub(crate) fn grown(&self, counters: &Counters, is_asked: bool) -> bool {
         let mode = self.mode.load(Ordering::Relaxed);
         if mode & (FREES | GROWTH) == 0 {

@@ -1,8 +1,8 @@
 //! Declares mimalloc's functions for objects, and for giving memory to mimalloc.
 //!
-//! mimalloc calls the hook before it uses slices, and as soon as it frees them, because [`prepare`]
-//! sets the purge delay to zero. During the call mimalloc holds none of its locks or, rarely, the
-//! lock of its arenas. Source: mimalloc.h and arena.c of version 3.3.2.
+//! mimalloc calls the [`Hook`] before it uses slices, and as soon as it frees them, because
+//! [`prepare`] sets the purge delay to zero. During the call mimalloc holds none of its locks or,
+//! rarely, the lock of its arenas. Source: mimalloc.h and arena.c of version 3.3.2.
 //!
 //! # Safety
 //! The C functions have the contracts of malloc(3), unchecked.
@@ -74,8 +74,8 @@ pub fn prepare() {
 }
 
 pub(crate) fn refuse_huge_pages() {
-    // SAFETY: the calls start mimalloc and store an option. The start comes first, because it would
-    // apply the option to the whole process.
+    // SAFETY: the calls start mimalloc and then store an option. A later start would apply the
+    // option to the whole process.
     unsafe {
         mi_process_init();
         mi_option_set(ALLOW_THP, 0);

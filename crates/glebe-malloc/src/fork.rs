@@ -1,9 +1,9 @@
 //! Keeps the heap sound across fork(2), by pthread_atfork(3) handlers (*steps*).
 //!
 //! During a fork, no thread claims a slice (64 KiB). The child starts without the [`keeper`] thread
-//! and with mimalloc's locks free. The heap drops free memory instead of marking it while this
-//! process may have a child, and once in each child, because the kernel keeps a marked page that a
-//! child has mapped, even after the child's end.
+//! and with mimalloc's locks free. The kernel keeps a marked page that a child has mapped, even
+//! after the child's end. So the heap drops free memory instead of marking it, while this process
+//! may have a child, and once in each child.
 //!
 //! Locks: *prepare* takes the right to claim slices, then mimalloc's locks. If a lock is taken,
 //! *prepare* gives the right back and tries again, because the lock's holder may wait for the
@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(50);
 
 /// Registers the steps at the heap's first allocation. Libraries that register later run their
-/// *prepare* earlier, and so can allocate. Returns true if the steps will run. The first call
-/// allocates.
+/// *prepare* before mimalloc is locked, and so can allocate. Returns true if the steps will run.
+/// The first call allocates.
 pub(crate) fn begin() -> bool {
     atfork::add(&STEP).is_ok()
 }
@@ -42,7 +42,8 @@ pub(crate) fn is_alone(space: &Space) -> bool {
     if !is_alone && children::exist() {
         space.shared.store(1, Ordering::Relaxed);
     }
-    // Even an ended child may have mapped memory that is free now.
+    // Returns false once after a fork, because the kernel also keeps marked pages that an ended
+    // child had mapped.
     is_alone
 }
 

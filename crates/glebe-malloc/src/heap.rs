@@ -164,7 +164,7 @@ fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
 }
 
 /// Hands more of the space to mimalloc if a large object lacks free chunks. mimalloc would
-/// otherwise map an arena for good, and call no hook there.
+/// otherwise map its own arena, never unmap the arena, and call no hook for its memory.
 fn make_room(space: &'static Space, size: usize) {
     let chunks = size.saturating_add(SLICE).div_ceil(engine::ARENA_MIN);
     if chunks * engine::ARENA_MIN > engine::OBJECT_MAX {

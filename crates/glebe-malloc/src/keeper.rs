@@ -1,11 +1,13 @@
 //! The keeper thread marks memory that stayed free, and gives free memory back near a limit.
 //!
-//! The keeper starts once the heap has 32 MiB, with all signals blocked and, if the kernel allows,
-//! its own table of open files. It sleeps without a timer while memory is not short, no free memory
-//! waits for a mark, and less than 4 MiB is free and unmarked (near a limit: free). While memory is
-//! short, frees give whole units back at once. Hooks wake the keeper by the [`Bell`]. Amounts are
-//! in slices. Cost: some µs per turn, some tens per look. Lock: the right to claim slices, a unit
-//! at a time.
+//! A *turn* marks memory; a *look* reads the memory limits. The keeper starts once the heap has 32
+//! MiB. The thread blocks all signals and, if the kernel allows, has its own table of open files.
+//!
+//! The keeper sleeps without a timer while memory is not short, no free memory waits for a mark,
+//! and less than 4 MiB is free and unmarked. Near a limit, marked memory counts too. While memory
+//! is short, frees give whole units (2 MiB) back at once. mimalloc's hooks wake the keeper by the
+//! [`Bell`]. Amounts are in slices (64 KiB). Cost: some µs per turn, some tens of µs per look.
+//! Lock: the right to claim slices, held for one unit at a time.
 
 mod own;
 mod settings;
@@ -49,7 +51,8 @@ const CALM: Duration = Duration::from_secs(1);
 /// Number of turns in an age, and the shortest turn.
 const AGE_TURNS: u8 = 4;
 const TURN_MIN: Duration = Duration::from_millis(10);
-/// Longest turn near a limit with huge pages, and longest pause between looks while alert.
+/// Longest time between turns (markings) near a limit with huge pages, and between looks at limits
+/// while alert.
 const TURN_HASTY: Duration = Duration::from_millis(4);
 /// Time for which the keeper is alert after memory was short.
 const ALERT: Duration = Duration::from_secs(1);
@@ -59,8 +62,8 @@ const STILL_SHIFT: u32 = 6;
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 const STACK: usize = 256 << 10;
 
-/// Lets the thread start. Forks must run the `atfork` steps, or a child would take its parent's
-/// thread for its own.
+/// Lets the thread start. Call only after registering the `atfork` steps: without the steps, a
+/// forked child would take its parent's thread for its own.
 pub(crate) fn allow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     BELL.allow();
@@ -182,8 +185,8 @@ impl Keeper {
             is_near: false,
             is_pressed: false,
             short_at: None,
-            // The first look reports all slices taken so far, because the program may touch them
-            // only later.
+            // The first number is 0, so the first look also reports slices taken earlier. The
+            // program may first touch such slices after this call.
             exchanged: (0, counted.dropped_hot),
         }
     }
@@ -333,8 +336,8 @@ impl Keeper {
         self.space.give_back(crowded, Which::Volatile);
     }
 
-    /// Returns true if frees may end `rest`: if `rest` is `None` (endless) or, away from a limit,
-    /// exceeds a turn.
+    /// Returns true if frees may wake the keeper early. Frees always end an endless sleep (`None`).
+    /// Away from a limit, frees also end a sleep longer than a turn.
     fn hears_frees(&self, rest: Option<Duration>) -> bool {
         rest.is_none_or(|rest| !self.is_limited() && rest > self.turn_time())
     }
@@ -342,7 +345,7 @@ impl Keeper {
     fn sleep(&mut self, rest: Option<Duration>) {
         let hears_frees = self.hears_frees(rest);
         BELL.sleep(&self.space.counters, self.hot, rest, hears_frees, self.is_pressed);
-        // Memory freed meanwhile is young.
+        // Memory freed during the sleep waits for a mark.
         self.is_due = true;
     }
 }

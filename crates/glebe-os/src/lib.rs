@@ -1,7 +1,7 @@
 //! Shared parts of the glebe crates. Programs use [`units`], [`extent`], [`error`], [`stats`] and
 //! [`probe`]; `internal` is for the other crates only.
 #![deny(unsafe_code)]
-// Under `--cfg loom`, most of the crate is left out, so some code and imports are unused.
+// Under `--cfg loom`, some code and imports are unused.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 pub mod error;

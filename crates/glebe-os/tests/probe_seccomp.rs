@@ -54,7 +54,7 @@ fn the_profile_is_the_remedy() {
             assert_eq!(row.state, State::No, "{row:?}");
             let profile = format!("allow {call}");
             assert!(row.remedy.contains(&profile) && row.remedy.contains("seccomp"), "{row:?}");
-            // EPERM can only come from the profile, so the profile is the first remedy.
+            // EPERM can only come from the profile, so the row's remedy begins with the profile.
             assert!(errno == libc::ENOSYS || row.remedy.starts_with("allow "), "{row:?}");
         }
         assert!(!row("rseq.libc").remedy.contains("tunables"));

@@ -1,10 +1,10 @@
 //! Serves the thread that starts the heap, until the heap has started.
 //!
 //! The start calls C functions (time, memory, a thread-specific key). Another library may replace
-//! these functions and allocate in them. mimalloc must not make such an object, because the start
-//! then makes mimalloc's tables anew, without the object. So early objects come from a static array
-//! of zeros, front to back, and their memory is never used again. No lock: only the starting thread
-//! and its signal handlers use this module.
+//! these functions and allocate in them. mimalloc must not serve such an allocation, because the
+//! start afterwards makes mimalloc's tables anew, without the object. So early objects come from a
+//! static array of zeros, front to back, and their memory is never used again. No lock: only the
+//! starting thread and its signal handlers use this module.
 //!
 //! ```text
 //! ... | size of the object, a word, and a word of nothing | object, a multiple of 16 bytes | ...

@@ -1,5 +1,6 @@
 //! This module's functions allocate through mimalloc. Each function first compares the size with
-//! the word of `GATE`, which seldom says that work is due.
+//! the word of `GATE`. The word is less than any size while work is due, and otherwise exceeds all
+//! but huge sizes.
 //!
 //! The process's first allocating call starts the heap, whether the loader, a constructor or the
 //! program makes it. [`early`] serves calls during the start. The start needs no lock, because the

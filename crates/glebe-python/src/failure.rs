@@ -1,7 +1,7 @@
 //! [`Failure`] turns the library's errors into exceptions of `glebe.errors`.
 //!
-//! The text is the library's, and the class is the kind of error. Attributes are `errno`, pages in
-//! `NoRun`, and bytes in other classes.
+//! The text is the library's, and the class is the kind of error. Attributes other than `errno`
+//! count pages in `NoRun`, and bytes in other classes.
 
 use glebe::{contig, error::OsError, reserve, swap, volatile, zpool};
 use pyo3::exceptions::{PyBufferError, PyValueError};

@@ -1,7 +1,8 @@
-//! The thread that forked this process: the parent's only thread that continues in the child.
+//! [`came_along`] tells if a thread forked this process, because only that thread of the parent
+//! continues in the child.
 //!
-//! Threads have numbers, and a forked child's first thread keeps its number. In a child of clone(2)
-//! without the C library no fork step runs, so `came_along` returns false.
+//! A forked child's first thread keeps its number. In a child of clone(2) without the C library no
+//! pthread_atfork(3) handler runs, so [`came_along`] returns false.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

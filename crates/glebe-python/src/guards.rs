@@ -1,4 +1,5 @@
-//! Each type here owns a library guard and the object that the guard borrows, so Python can own it.
+//! Each type here owns a library guard and the object that the guard borrows, so that Python can
+//! own the guard.
 //!
 //! # Safety
 //! The `Arc` beside a guard keeps the borrowed object alive in place. The guard is the first field,

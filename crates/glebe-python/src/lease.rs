@@ -1,11 +1,12 @@
-//! [`Lease`] is a thing whose bytes Python exports. The thing ends only when no export is left.
+//! [`Lease`] owns a *thing*, whose bytes Python exports. The thing ends only when no export is
+//! left.
 //!
 //! An export has a reference to the Python object, and so keeps the lease alive. Lock: held for a
-//! few instructions; the thing is dropped without it.
+//! few instructions, but not while the thing is dropped.
 //!
 //! # Safety
 //! Users of this file promise that the exported bytes stay mapped and safe to touch while the thing
-//! lives, which is until the last export ends. In a forked child they may be zeros or a copy.
+//! lives. The thing outlives all exports. In a forked child the bytes may be zeros or a copy.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;

@@ -69,7 +69,7 @@ impl VolatileBuffer {
         }
     }
 
-    /// Calls `work` with `is_busy` set, while other threads run. If `work` succeeds, calls `then`.
+    /// Calls `work` without the GIL, with `is_busy` set. If `work` succeeds, calls `then`.
     fn busy<T: Send>(
         &self,
         py: Python<'_>,

@@ -32,7 +32,8 @@ impl Group {
         let group = Self { dir, is_v2 };
         let (most, swap) = match is_v2 {
             true => ("memory.max", "memory.swap.max"),
-            // Sets no limit on memory and swap together: the kernel would check that limit first.
+            // Sets no limit on memory plus swap, because the kernel would enforce that limit before
+            // the memory limit.
             false => ("memory.limit_in_bytes", "memory.swappiness"),
         };
         let written = fs::write(group.dir.join(most), limit.get().to_string());

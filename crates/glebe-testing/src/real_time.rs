@@ -16,8 +16,9 @@ const RUN_MICROS: libc::rlim_t = 200_000;
 const WORK: Duration = Duration::from_millis(3);
 const SECONDS_MAX: u32 = 60;
 
-/// Runs the test in its own process. There an ordinary thread runs `hold`, which must take a lock
-/// and call its argument; meanwhile a real-time thread runs `wait`, which must wait for this lock.
+/// Runs the test in its own process. `hold` runs on an ordinary thread, and must call its argument
+/// while it holds a lock. The call lets a real-time thread run `wait`, which must wait for this
+/// lock.
 ///
 /// # Panics
 /// If the process fails, or the real-time thread runs for too long.

@@ -445,8 +445,8 @@ impl FreeTree {
         if !align.is_power_of_two() {
             return Err(FreeTreeError::BadAlign { align });
         }
-        // An `align` that does not divide `base`, a multiple of 2^32, exceeds 2^32. The span ends
-        // sooner after `base`, so it has no multiple of `align`.
+        // A nonzero `base` is a multiple of 2^32, less than 2^32 below the span's end. An `align`
+        // that does not divide `base` exceeds 2^32, so has no multiple in the span.
         if len > self.span.len() || self.base & (align - 1) != 0 {
             return Ok(None);
         }

@@ -52,7 +52,7 @@ impl Region {
     ///
     /// # Errors
     /// [`Error::ZeroCap`], [`Error::Cloned`]: nothing has changed. [`Error::Os`] if memory cannot
-    /// be dropped: the cap may apply, and the next mark tries again.
+    /// be dropped: the cap may be set, and the next mark tries again.
     pub fn set_cap(&self, cap: Option<Bytes>) -> Result<(), Error> {
         if cap == Some(Bytes::ZERO) {
             return Err(Error::ZeroCap);

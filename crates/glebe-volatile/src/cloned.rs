@@ -1,8 +1,8 @@
 //! [`Region`] serves a process made by clone(2) without the C library. The calls use neither the
 //! region's locks, which the parent's threads may have held, nor the parent's userfaultfd.
 //!
-//! An unmark reports all marked pages lost. An unmark misses a loss that a parent's thread had
-//! found but not returned, because that page is no longer marked.
+//! An unmark reports all marked pages lost. The child does not report a loss whose mark an
+//! unfinished unmark of the parent had already cleared.
 //!
 //! # Safety
 //! Only marked pages inside the region are dropped.

@@ -17,9 +17,9 @@ pub enum Engine {
     /// page.
     #[default]
     Scan,
-    /// Replaces the first word of marked pages. Since Linux 6.7, marked runs of more than 8 pages
-    /// of a region's own memory usually keep their first words. Needs no userfaultfd. An unmark
-    /// makes at least one system call per lost run. A touch of a lost page finds zeros.
+    /// Replaces the first word of marked pages, except usually in runs of more than 8 pages of a
+    /// region's own memory since Linux 6.7. Needs no userfaultfd. An unmark makes at least one
+    /// system call per lost run. A touch of a lost page finds zeros.
     Tag,
 }
 

@@ -1,5 +1,5 @@
-//! [`Region`] owns the mapping, the lock of its state, and counters. Unit: base pages from its
-//! start.
+//! [`Region`] owns the mapping, the lock of its state, and counters. Extents: base pages from the
+//! region's start.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +40,8 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 pub struct Region {
     /// Dropped first, because its signal handler may still write to the mapping.
     pub(super) _touches: Option<Touches>,
-    /// Dropped before `mapping`, because a forked child arms the addresses of each listed region.
+    /// Dropped before `mapping`, because a forked child registers each listed region's addresses
+    /// with a userfaultfd.
     pub(super) _entry: fork::ListedRegion,
     pub(super) mapping: Mapping,
     pub(super) page: PageSize,
@@ -105,8 +106,8 @@ impl Region {
     }
 
     /// Marks a range of whole granules: the kernel may free its pages. Then drops marked memory
-    /// beyond the cap or age, if the call marked a new page or found a [refilled](Options::on_lost)
-    /// page.
+    /// beyond [`Options::cap`] or [`Options::max_age`], if the call marked a new page or found a
+    /// [refilled](Options::on_lost) page.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::MapBudget`],
@@ -140,16 +141,15 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros. Also
-    /// returns losses in the range that another unmark found, and had not yet returned when this
-    /// unmark began. If a fork cuts an unmark short, the child's next unmark of its pages returns
-    /// the losses.
+    /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros. If
+    /// another unmark is running when this unmark begins, also returns the other's losses in the
+    /// range. If a fork cuts an unmark short, the child's next unmark of the same pages returns the
+    /// losses.
     ///
-    /// With *tag*, a tagged page also counts as lost if its first word was written while marked.
-    /// The unmark zeroes such a page, except in the [caller's memory](Options::build_over).
-    ///
-    /// In a run without tags ([`Engine::Tag`]), a lost page that was written while marked counts as
-    /// kept, and a page of zeros may count as lost.
+    /// With [`Engine::Tag`], a page whose first word is a tag also counts as lost if that word was
+    /// written while marked. The unmark zeroes such a page, except in the
+    /// [caller's memory](Options::build_over). In a run without tags, a lost page that was written
+    /// while marked counts as kept, and a page of zeros may count as lost.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -206,8 +206,8 @@ impl Region {
         Ok(lost)
     }
 
-    /// Zeroes pages written while marked, except in the caller's memory, which may be a new
-    /// mapping.
+    /// Zeroes lost pages that were written while marked. Skips the caller's memory, because zeros
+    /// could overwrite a new mapping.
     fn settle_overwritten(&self, state: &RegionState, found: &[Extent]) {
         if found.is_empty() {
             return;
@@ -341,7 +341,8 @@ impl Drop for Region {
         }
         let _ = self.unmark(Bytes::ZERO..self.len());
         let mut state = write(&self.locked.state);
-        // Disarms the parts left by a failed unmark, so that holes there raise no SIGBUS.
+        // Unregisters what a failed unmark left in the userfaultfd, because lost pages would raise
+        // SIGBUS.
         let left = state.marks.all();
         state.disarm(&left);
     }

@@ -9,7 +9,7 @@
 //! An unmark fills holes last, with the page of zeros.
 //!
 //! Lock: the region's. Cost: one system call per mark (two with swap, more with huge pages) or
-//! unmark of a few present pages; else at least one per window, per chunk and per lost run.
+//! unmark of a few present pages; else at least one per `WINDOW`, `CHUNK` and lost run.
 //! Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
 //!
 //! # Safety
@@ -37,11 +37,11 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 const FEW_PAGES: u64 = 16;
 /// Bytes per look at the page tables, few because pages may change after the look.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Bytes per populate call, few because after a fork the call copies shared pages, even if it fails
-/// at the end.
+/// Bytes per populate call, few because after a fork even a failing call allocates copies of shared
+/// pages.
 const CHUNK: Bytes = Bytes::mib(4);
-/// Populate calls that may fail in a row at one place, before [`Error::Stuck`]. Failures by a
-/// migration end sooner.
+/// Populate calls that may fail in a row at one place, before [`Error::Stuck`]. Failures during a
+/// page migration end sooner.
 const TRIES_MAX: u32 = 100;
 
 #[derive(Debug)]
@@ -164,8 +164,8 @@ impl Scan {
         }
     }
 
-    /// Unmarks `parts` and returns the lost pages, now zeros. On an error all count as marked, but
-    /// the kernel may be unable to free some.
+    /// Unmarks `parts` and returns the lost pages, now zeros. On an error all pages count as
+    /// marked, but the kernel cannot free populated pages.
     #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         match parts {
@@ -210,8 +210,8 @@ impl Scan {
         Ok(filled)
     }
 
-    /// Makes the kernel flush the TLB entries of freed pages, which reads could still find: advises
-    /// `MADV_FREE` on a page of zeros, which stays.
+    /// Makes the kernel flush the TLB entries of freed pages, because reads could still find old
+    /// bytes. `MADV_FREE` on any page flushes; the page of zeros stays.
     #[cold]
     fn tell_processors(&self, filled: Extent) {
         let (addr, _) = filled.place(self.base, self.page);
@@ -219,8 +219,8 @@ impl Scan {
         let _ = unsafe { advise(addr, self.page.bytes(), Advice::Free) };
     }
 
-    /// Fills the lost pages still armed, and adds these to `filled` (on an error, the whole run).
-    /// On ENOENT, tries each half: the run spans several mappings, or the program mapped a part
+    /// Fills the pages that are still armed, and adds them to `filled` (on an error, all `pages`).
+    /// On ENOENT, tries each half, because `pages` spans mappings, or the program mapped a part
     /// anew.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);

@@ -32,16 +32,16 @@ pub(super) struct RegionState {
     pub(super) backend: Backend,
     pub(super) adopted: Option<Adopted>,
     pub(super) all: Extent,
-    /// True in a child whose backend could not be armed. All marked pages then count as lost,
-    /// because a write may fill a lost page unnoticed.
+    /// True in a forked child whose `backend` cannot detect losses yet. All marked pages then count
+    /// as lost, because a write may fill a lost page unnoticed.
     pub(super) is_unarmed: bool,
     pub(super) swap: bool,
     pub(super) swap_known_for: u32,
 }
 
 impl RegionState {
-    /// Updates `swap`. A small mark may miss that swap was just turned on. `MADV_FREE` then drops
-    /// the mark's swapped-out pages.
+    /// Updates `swap`: whether the machine has swap. A small mark may miss new swap; `MADV_FREE`
+    /// then drops the mark's swapped-out pages.
     #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
@@ -66,7 +66,8 @@ impl RegionState {
         Ok(dropped)
     }
 
-    /// Returns `part`; *scan* leaves out new mappings of the program, which keep their contents.
+    /// Returns `part`. *Scan* leaves out new mappings of the program, because their contents must
+    /// stay.
     pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
         match (&self.backend, &self.adopted) {
             (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
@@ -74,7 +75,7 @@ impl RegionState {
         }
     }
 
-    /// With *scan* over the caller's memory, arms the unmarked parts of `pages`; on an error, none.
+    /// Registers unmarked `pages` of the caller's memory with the userfaultfd, all or none.
     #[inline]
     pub(super) fn arm(&mut self, pages: Extent) -> Result<(), Error> {
         let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
@@ -95,8 +96,8 @@ impl RegionState {
             return;
         };
         for part in parts {
-            // A child with only the parent's userfaultfd armed nothing; a call would disarm the
-            // parent's memory.
+            // An inherited userfaultfd would unregister the parent's memory. The child has
+            // registered nothing.
             if scan.is_inherited() {
                 adopted.forget(*part);
             } else {
@@ -109,7 +110,8 @@ impl RegionState {
         self.is_unarmed |= self.arm_again().is_err();
     }
 
-    /// Arms the region in a child if `follow_fork` could not, and drops all marked pages.
+    /// Registers the region with the child's userfaultfd if `follow_fork` failed, and drops all
+    /// marked pages.
     #[inline]
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {

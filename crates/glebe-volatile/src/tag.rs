@@ -34,8 +34,8 @@ use glebe_os::internal::sys::memory::madvise::Advice;
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Longest run that always gets tags, in pages. Unmarking tagged pages needs no system call, but
-/// touching many is slow in a virtual machine, so longer runs get none if `spares_tags`.
+/// Longest run that always gets tags, in pages. Tags save system calls, but touch each page, which
+/// is slow in a virtual machine. So longer runs get no tags if `spares_tags`.
 const FEW_PAGES: u64 = 8;
 const AHEAD: u64 = 8;
 const WORD: usize = size_of::<u64>();
@@ -173,14 +173,14 @@ impl Tag {
         }
     }
 
-    /// Forces the kernel's TLB flush after an unmapping, so that all processors find zeros. `Cold`
-    /// keeps overwritten pages, and memory that the caller may have mapped anew.
+    /// Makes the kernel flush TLB entries of unmapped pages, so that all processors find zeros.
+    /// `Cold` drops no bytes of overwritten pages or of memory that the program mapped anew.
     #[cold]
     fn tell_processors(&self, gone: &[Extent], overwritten: &[Extent]) {
         let advice = if self.is_own { Advice::DontNeed } else { Advice::Cold };
         let gone = gone.iter().map(|run| (run, advice));
         for (run, advice) in gone.chain(overwritten.iter().map(|run| (run, Advice::Cold))) {
-            // If the kernel refuses, as in locked memory, at least this processor finds zeros.
+            // The kernel refuses advice on locked memory. Other processors may then find old bytes.
             let _ = self.advise(*run, advice);
         }
     }

@@ -1,14 +1,12 @@
 //! [`Touches`] refills lost pages from a callback when they are touched, in the SIGBUS handler
-//! ([`sigbus`](glebe_os::internal::sys::processes::sigbus)). A system call that meets a lost page
-//! returns EFAULT.
+//! ([`sigbus`](glebe_os::internal::sys::processes::sigbus)).
 //!
-//! The handler takes no lock. It zeroes a missing unmarked page, because an unmark is about to do
-//! so. [`Refilled`] notes each refilled page. The kernel cannot free the page until the region's
-//! next mark or drop, because without the lock the handler cannot know whether an unmark just made
-//! the page safe.
+//! The handler takes no lock. It zeroes a missing unmarked page, as an unmark does. It does not let
+//! the kernel free a refilled page, because a concurrent unmark may just have made the page safe.
+//! The region's next mark or drop lets the kernel free the pages that [`Refilled`] notes.
 //!
 //! # Safety
-//! The handler uses `Shared`. The watch is dropped before `Shared` and waits for handlers. The
+//! The handler reads `Shared`, its data. The watch is dropped first, which waits for handlers. The
 //! handler writes only missing pages.
 #![allow(unsafe_code)]
 
@@ -53,7 +51,7 @@ struct Shared {
 
 #[derive(Debug)]
 pub(super) struct Touches {
-    /// Dropped before `shared`, which the handler uses.
+    /// Dropped before `shared`.
     _watch: Watch,
     shared: Box<Shared>,
 }

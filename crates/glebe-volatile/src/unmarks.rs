@@ -107,7 +107,7 @@ impl Calls {
     }
 
     /// Ends the parent's calls in a forked child. The child's next unmark of a lost page reports
-    /// the loss if no call has.
+    /// the loss if no call did before the fork.
     pub(super) fn follow_fork(&self, log: &mut Log) {
         let cut_short = log.losses.drain(..).filter(|loss| loss.returned.is_none());
         log.untold.extend(cut_short.flat_map(|loss| loss.untold));
@@ -136,7 +136,7 @@ impl Call<'_> {
         log.untold = without(&log.untold, extent);
         let own = lost.clone();
         for loss in &mut log.losses {
-            // Skips losses whose finder returned before this call began: the program knew them.
+            // Skips losses that another call reported before this call began.
             if loss.returned.is_none_or(|returned| returned > began) {
                 lost.extend(within(&loss.runs, extent));
                 loss.told.push((began, extent));

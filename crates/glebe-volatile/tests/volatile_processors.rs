@@ -22,8 +22,8 @@ use glebe_testing::time::{is_long, slowed, storm};
 use glebe_volatile::{Engine, Error, Priority, Region};
 
 const PAGES: u64 = 256;
-/// Maximum rounds per kind of region. Usual tests end after `ROUNDS_LEAST` once `USUAL` is over and
-/// a page was lost.
+/// Maximum rounds per kind of region. Without `GLEBE_LONG`, a test ends after `ROUNDS_LEAST` rounds
+/// once a page was lost and the time `USUAL` is over.
 const ROUNDS: u64 = 200;
 const ROUNDS_LEAST: u64 = 20;
 const USUAL: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use crate::memory::zspages::Zspages;
 use glebe_os::error::OsError;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Pages of addresses per page of the limit. The spare half helps zspages find adjacent pages.
+/// Reserved pages per page of the pool's limit. The spare half helps zspages find adjacent pages.
 const PER_LIMIT: u64 = 2;
 const PER_LIMIT_MIN: u64 = 1;
 const LIMIT_MIN: Bytes = Bytes::mib(1);
@@ -45,7 +45,7 @@ impl Space {
             let is_least = limit == LIMIT_MIN;
             match made {
                 Ok(space) if !is_cut || is_least => return Ok(space),
-                // After a refusal, leaves half of what fits to the process.
+                // After a refusal, reserves half of what fits. The process keeps the rest.
                 Ok(_) => is_cut = false,
                 Err(error) if is_least => return Err(error),
                 Err(_) => is_cut = true,

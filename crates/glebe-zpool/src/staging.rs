@@ -35,7 +35,7 @@ pub struct ToSeal<'a> {
     without: u32,
 }
 
-/// Keeps a zspage while the holder copies it. A drop without [`Sealing::finish`] leaves the zspage
+/// Keeps a zspage while the caller copies it. A drop without [`Sealing::finish`] leaves the zspage
 /// unsealed.
 #[derive(Debug)]
 #[must_use]
@@ -181,7 +181,7 @@ impl Staging {
         self.pool.objects.memory.take_ended()
     }
 
-    /// Frees the number of an ended zspage, whose bytes the holder has dropped.
+    /// Frees the number of a zspage from [`Staging::take_ended`]. The caller has dropped its bytes.
     pub fn drop_number(&self, zspage: u32) {
         let memory = &self.pool.objects.memory;
         memory.zspages.drop_number(&memory.account, zspage);
@@ -198,8 +198,8 @@ impl Staging {
         self.pool.objects.evict_by(zspage, lose)
     }
 
-    /// Returns index and use number of each object of a sealed zspage, or nothing if more than
-    /// `quarters` / 4 of the slots used so far are in use.
+    /// Returns index and use number of each object of a sealed zspage. Returns nothing if more than
+    /// `quarters` / 4 of the slots that were ever used still are.
     pub fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
         let Objects { memory, classes, .. } = &self.pool.objects;
         let class = classes.get(memory.zspages.about(zspage).class);

@@ -12,12 +12,12 @@ pub use crate::swap::options::without_moves;
 pub use crate::swap::raw::{key_from_raw, key_to_raw, object_len};
 pub use glebe_os::internal::*;
 
-/// Creates a reclaimer that reads the files below `root` in place of `/`.
+/// Creates a reclaimer with `root` in place of `/`.
 pub fn reclaimer_below(root: &Path, policy: Policy) -> Result<Reclaimer, ReclaimError> {
     Reclaimer::below(root, policy)
 }
 
-/// Creates a gauge that reads the files below `root` in place of `/`.
+/// Creates a gauge with `root` in place of `/`.
 pub fn gauge_below(root: &Path, policy: Policy) -> Result<Gauge, ReclaimError> {
     Gauge::below(root, policy)
 }

@@ -1,5 +1,5 @@
-//! Tests that pages of the hugetlb pools are freed when their process is killed: within a second,
-//! or a few seconds during a search, without a call of the library.
+//! Tests that hugetlb pages of a killed process are freed within a second, without a call of the
+//! library. The limit is five seconds if the process was searching for a run.
 //!
 //! The tests compare the pool's persistent, idle and total pages, and repeat their steps if another
 //! program changes these. Each test runs alone and locks the pool against other tests, because a
@@ -123,8 +123,8 @@ fn moments() -> u32 {
     std::env::var("GLEBE_TEST_KILLS").map_or(usual, |kills| kills.parse::<u32>().unwrap() / 2)
 }
 
-/// Asserts that after `life` the pool's counts return within a second, and the surplus limit by the
-/// next lock.
+/// Asserts that a second after `life` the pool's counts are as before, and that the next lock
+/// restores the surplus limit.
 fn is_given_back(pool: &Pool, life: impl FnMut()) {
     is_given_back_within(GIVEN_BACK, pool, life);
 }

@@ -42,7 +42,8 @@ fn key(random: &mut Random) -> u64 {
     random.below(end)
 }
 
-/// The seed is the block's number, or the page's key and version.
+/// Returns the word at index `at` of a block or page. `seed` is the number of the block, or the key
+/// and version of the page.
 fn word(seed: u64, at: usize) -> u64 {
     (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed.rotate_left(17)
 }

@@ -204,8 +204,8 @@ fn a_page_that_was_only_read_leaves_by_the_copy_it_has() {
     let after = region.stats();
     let (left, reused) = (after.evicted - before.evicted, after.reused - before.reused);
     assert!(left >= 192 && reused * 10 >= left * 9, "{reused} of {left} by a kept copy");
-    // An eviction cannot reuse the old copy of a rewritten page, except of zeros (a fifth of the
-    // pages). The 64 pages in memory may leave before the rewrite.
+    // An eviction cannot reuse the old copy of a rewritten page, unless the page is zeros (a fifth
+    // of the pages). The 64 pages in memory may leave by their copies before `fill` rewrites them.
     let before = region.stats();
     fill(&region, 2);
     let after = region.stats();

@@ -1,7 +1,7 @@
 //! Stresses all of swap at once: a [`Store`] and an [`Area`] on one reserve, and a [`Region`]
 //! beside them. Two threads use all three, while the test recalls memory, changes policies and
-//! budgets, and lets a device refuse. Repeats this in child processes (users), which the test
-//! kills.
+//! budgets, and makes reads and writes of the files fail. The test repeats this in child processes
+//! (users), and kills them.
 //!
 //! Each thread remembers what it wrote; the test's process remembers what a user wrote. Under each
 //! policy, no byte is wrong, no write is lost, and no call waits forever.
@@ -41,8 +41,8 @@ const OBJECTS: usize = 100;
 const SHARED: u64 = 40;
 const PATIENCE: Duration = Duration::from_secs(60);
 const USUAL: Duration = Duration::from_secs(3);
-/// Environment variables of a user to kill: its directory, the descriptors by which its threads get
-/// steps (commands), and its policy.
+/// Environment variables of a child that the test kills: its directory, the descriptors by which
+/// its threads get commands, and its policy.
 const VICTIM: &str = "GLEBE_SWAP_STORM_VICTIM";
 const TALKS: &str = "GLEBE_SWAP_STORM_TALKS";
 const POLICY: &str = "GLEBE_SWAP_STORM_POLICY";
@@ -105,8 +105,8 @@ struct Storm {
     /// `None` without userfaultfd(2).
     region: Option<Region>,
     shared: Vec<Key>,
-    /// Files of `store` and `area` that may refuse. The region's file may not, because a touch
-    /// returns no error.
+    /// Files of `store` and `area`, whose I/O `disturb` makes fail. The region's file is left out,
+    /// because a touch returns no error.
     files: Vec<Descriptor>,
     stop: AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! Swap caches and their areas: pages of the caller's own pager, by index.
+//! Exports swap caches and their areas. An area holds pages of the caller's own pager, by index.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int, c_void};

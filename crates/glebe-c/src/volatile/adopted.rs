@@ -1,10 +1,10 @@
 //! [`AdoptedRanges`] has the caller's private memory that `glebe_vrange` made volatile.
 //!
-//! Each part of a marked range that no [`Adopted`] covers yet gets a region. The region is dropped
-//! when none of its pages is volatile any more. Positions are base pages, numbered from address 0.
-//! Regions use the *scan* engine, because volatile pages keep their contents with the kernel
-//! patches for vrange(2). [`family`] has the memory that processes share. The table's lock is held
-//! while a call uses the table, and during a fork.
+//! Each part of a marked range that no region covers yet gets a region. The region is dropped when
+//! none of its pages is volatile any more. Positions are base pages, numbered from address 0.
+//! Regions use the *scan* engine, which leaves the contents of volatile pages alone, as the kernel
+//! patches for vrange(2) do. [`family`] has the memory that processes share. The table's lock is
+//! held while a call uses the table, and during a fork.
 //!
 //! # Safety
 //! `glebe.h` demands that the caller owns the memory and keeps it mapped.
@@ -45,7 +45,8 @@ struct Adopted {
 pub(super) struct AdoptedRanges {
     /// Ranges by first page, without overlaps.
     ranges: BTreeMap<u64, Adopted>,
-    /// Lost pages that failed calls found. The next call that makes them non-volatile reports them.
+    /// Lost pages that a call found before it failed. The next unmark of such a page reports the
+    /// loss.
     untold: Vec<Extent>,
 }
 
@@ -236,7 +237,8 @@ pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Fai
     Ok((done, false))
 }
 
-/// Unmarks `asked`, or marks all of `asked` or nothing. Returns true if a page was lost.
+/// Marks all of `asked` or nothing if `to_volatile`, otherwise unmarks `asked`. Returns true if a
+/// page was lost.
 pub(super) fn apply_strictly(to_volatile: bool, asked: Extent) -> Result<bool, Failure> {
     let _inside = Inside::enter()?;
     let walk = Walk::over(asked)?;

@@ -82,8 +82,8 @@ pub(super) fn hold_claims() -> MutexGuard<'static, Claims> {
     lock(&CLAIMS)
 }
 
-/// Sets whether the forking thread counts as inside a call. A fork in a signal handler that
-/// interrupted a call deadlocks, as pthread_atfork(3) warns.
+/// Sets whether the forking thread counts as inside a call. No fork is refused, so a fork in a
+/// signal handler that interrupted a call deadlocks; see pthread_atfork(3).
 pub(super) fn set_inside(is: bool) {
     let _ = IS_INSIDE.try_with(|inside| inside.set(is));
 }

@@ -2,8 +2,9 @@
 //! is short. The kernel never takes such memory.
 //!
 //! The thread has a reclaimer with one budget. When the reclaimer lowers the budget, the thread
-//! purges the difference. A new budget then replaces the old one, so that the reclaimer expects no
-//! more bytes. The thread starts on request, runs until the process ends, and waits without a lock.
+//! purges the difference. A new budget then replaces the lowered one, so that the reclaimer expects
+//! no more bytes than the purge freed. The thread starts on request, runs until the process ends,
+//! and waits without a lock.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;
@@ -72,7 +73,8 @@ fn work(reclaimer: &Reclaimer, mut budget: Budget) {
     }
 }
 
-/// Purges the bytes that exceed the budget. Returns a new budget if the purge freed memory.
+/// Purges the bytes that exceed the budget. If the purge freed memory, returns a new budget that
+/// replaces the lowered one.
 fn look(reclaimer: &Reclaimer, budget: &Budget) -> Result<Option<Budget>, ReclaimError> {
     budget.set_held(held());
     reclaimer.poll()?;

@@ -1,13 +1,13 @@
 //! The table of volatile regions, which a forked child keeps using.
 //!
 //! A handle of a region does not name a process, so a forked child can use it. A fork step locks
-//! the whole table, so that no child inherits a lock that another thread holds. The step locks
-//! before the library's step, because it is added later. A child made without the C library runs no
-//! step, so its calls on regions are refused.
+//! the whole table, so that no child inherits a lock that another thread holds. The fork step added
+//! last locks first, so this step locks before the library's step. A child made without the C
+//! library runs no step, so its calls on regions are refused.
 //!
 //! A thread takes locks in this order: fork steps (also to add a step), adopted ranges, claims
 //! (also while a table gets a place), a place of this table, a place of shared regions, the region.
-//! Only a fork takes the lock of `family` with others: after the claims.
+//! Only a fork holds the lock of `family` together with other locks, and takes it after the claims.
 //!
 //! # Safety
 //! The forking thread makes and drops the guards in `HELD`; forks run one at a time. A child gives
@@ -55,8 +55,9 @@ static REGIONS: Table<Arc<Volatile>, LANES> =
 
 /// Adds the fork step after the library's step. Refuses a child that ran no fork steps.
 ///
-/// A call that may be the process's first calls this function before it takes a lock. A fork under
-/// way during the addition skips the step. Its child may inherit a locked lock, but refuses calls.
+/// Exported functions that a process may call first must call `follow_forks` before they take a
+/// lock. A fork under way during the addition skips the step. The child of such a fork may inherit
+/// a locked lock, but refuses calls.
 pub(super) fn follow_forks() -> Result<(), Failure> {
     static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release_in_child };
     static IS_ADDED: AtomicBool = AtomicBool::new(false);

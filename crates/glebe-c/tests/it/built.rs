@@ -37,7 +37,8 @@ pub fn stand_ins() -> BTreeSet<String> {
     bound.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Puts both libraries into a folder, under the names that linker and loader expect.
+/// Puts the shared and the static library into a folder, under the names that linker and loader
+/// expect.
 pub fn libraries(to: &Path) {
     fs::copy(folder().join("libglebe.so"), to.join("libglebe.so.0")).expect("it is built");
     symlink("libglebe.so.0", to.join("libglebe.so")).expect("a new folder");

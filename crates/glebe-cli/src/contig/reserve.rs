@@ -52,7 +52,8 @@ pub fn run(args: &ReserveArgs, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Returns `named`, by default the smallest page size. Fails if `named` is not a power of two.
+/// Returns `named`, by default the size that [`block`] returns. Fails if `named` is not a power of
+/// two.
 pub fn page_of(named: Option<Bytes>) -> Result<PageSize, Box<dyn Error>> {
     match named.map(|bytes| (bytes, PageSize::new(bytes.get()))) {
         None => Ok(block()),

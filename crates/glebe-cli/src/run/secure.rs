@@ -17,7 +17,8 @@ const SETUID: u32 = 0o4000;
 /// The setgid bit and group execute. Without group execute, setgid has another meaning.
 const SETGID: u32 = 0o2010;
 
-/// Returns the reason as words that follow the program's name; `None` in normal mode.
+/// Returns the reason for secure mode as words that follow the program's name; `None` in normal
+/// mode.
 pub fn reason(program: &Path, metadata: &Metadata) -> Option<String> {
     let mode = if is_ignored(program) { 0 } else { metadata.mode() };
     let user = if mode & SETUID != 0 { metadata.uid() } else { geteuid().as_raw() };

@@ -304,7 +304,8 @@ fn nobody_is_told_what_can_be_known() {
     assert!(String::from_utf8_lossy(&status.stdout).contains("runs of pools    hidden"));
     let hidden = as_nobody(&["explain", "64M"]).unwrap();
     let text = String::from_utf8_lossy(&hidden.stdout).into_owned();
-    // `explain` may answer `unknown` if pools have 64 MiB idle, because hidden frames prove no run.
+    // `explain` may answer `unknown` if pools have 64 MiB idle, because page frame numbers, which
+    // would prove a run, are hidden from `nobody`.
     match hidden.status.success() {
         true => assert!(
             text.starts_with("unknown: whether 64 MiB") || text.starts_with("yes: "),

@@ -2,7 +2,8 @@
 //! All programs may use the blocks until a process takes them by
 //! [`Source::Blocks`](super::super::Source::Blocks).
 //!
-//! Lengths are bytes, rounded up to blocks. Lock: `PoolLock`. A block costs 12 ms to 0.4 s.
+//! Lengths are bytes, rounded up to blocks. Changing a block takes 12 ms to 0.4 s. Lock:
+//! `PoolLock`.
 
 use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
@@ -32,9 +33,9 @@ pub struct Block {
 pub struct Movable {
     /// Bytes of a block.
     pub block: Bytes,
-    /// All movable bytes.
+    /// Movable bytes.
     pub movable: Bytes,
-    /// All bytes on line.
+    /// Bytes on line.
     pub memory: Bytes,
 }
 

@@ -113,8 +113,8 @@ impl<'a, E> Search<'a, E> {
         Ok(longest)
     }
 
-    /// Returns the kernel block that fits apart from unmarked frames and has the fewest unmarked
-    /// frames. Returns `None` if unmarked frames alone hinder no block.
+    /// Returns the kernel block that would fit without its *unmarked* frames (no flags) and has the
+    /// fewest. Returns `None` if unmarked frames alone hinder no block.
     pub fn most_likely(&self) -> Option<u64> {
         let may_fit = |seen: &Occupancy| fits(Occupancy { unmarked: 0, ..*seen });
         if self.count(|seen| seen.unmarked > 0 && may_fit(seen)) == 0 {

@@ -83,8 +83,8 @@ impl HeldBlocks {
 
 impl Drop for HeldBlocks {
     fn drop(&mut self) {
-        // The kernel frees idle pages of a pool while surplus pages are in use. This mapping's
-        // surplus pages are gone now, so the idle pages may be released.
+        // `idle` promises the pool's idle pages to mappings. If the promise ended before this
+        // mapping's surplus pages were gone, the kernel would free the idle pages.
         drop(self.idle.take());
         if self.blocks.is_empty() || self.guard.is_child() {
             return;
@@ -201,7 +201,6 @@ impl Call<'_> {
     }
 }
 
-/// Refuses if the run would keep more idle pool pages from other programs than the blocks hold.
 fn check_idle(builder: &Builder<'_>, block: Bytes, plan: &BlockPlan) -> Result<(), Error> {
     let (size, blocks) = (builder.pool.size(), plan.blocks.len() as u64);
     let (idle, hold) = (builder.idle_to_keep()?, blocks * block.pages_down(size).get());

@@ -47,7 +47,8 @@ pub(crate) enum Whose {
 pub(super) struct BlockPlan {
     pub blocks: Vec<u64>,
     pub node: Option<Node>,
-    /// Extra block, put on line last, so that the kernel keeps this block's pages free.
+    /// Extra block, put on line last. The hugetlb pool takes pages free for longest, so the kernel
+    /// keeps this block's pages free.
     pub slack: Option<u64>,
 }
 
@@ -110,7 +111,8 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, 
     let whole = Bytes::new(blocks.len() as u64 * size.get());
     let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
     let node = blocks.first().and_then(|first| node_of(*first));
-    // Other programs use the oldest block first, so `slack` is the oldest of `own` not in `blocks`.
+    // Other programs fill the oldest block first, so `slack`, to be emptied, is the oldest of `own`
+    // not in `blocks`.
     let is_left = |own: &&u64| !blocks.contains(own) && node_of(**own) == node;
     let left: Vec<u64> = wanted.own.iter().filter(is_left).copied().collect();
     let is_again = !wanted.own.is_empty();

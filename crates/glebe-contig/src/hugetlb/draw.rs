@@ -1,9 +1,9 @@
 //! Takes chosen free huge pages through the kernel's pool.
 //!
 //! The kernel chooses a pool's new pages. So untouched mappings ([`promised`](super::promised))
-//! make the pool grow, until /proc/kpageflags shows the wanted pages there. Then the mappings end,
-//! and the newest page leaves first, but only within one NUMA node ([`nodes`](super::nodes)). When
-//! a wanted page leaves, the pool grows until the page is back, and a touch takes the page.
+//! make the pool grow, until /proc/kpageflags shows the wanted pages in the pool. Then the mappings
+//! end in steps. The pool of one NUMA node ([`nodes`](super::nodes)) loses its newest page first.
+//! When a wanted page leaves, the pool grows until the page is back, and a touch takes the page.
 //!
 //! A turn holds the [`PoolLock`], also during zeroing, because a program that grows the pool would
 //! take the pages. Frame numbers count huge pages.
@@ -75,7 +75,7 @@ impl Builder<'_> {
         Ok(self.wanted(free))
     }
 
-    /// Returns the pages to take next: one run alone, if it is longer than all held runs.
+    /// Returns the pages to take next: only the longest run, if it is longer than all held runs.
     fn wanted(&self, pages: Vec<u64>) -> Seen {
         let held = &self.held;
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
@@ -141,8 +141,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Gives back the `top` newest pages, then tries to grow the pool until the pages of `these`
-    /// that left are back. Returns the pages that left, and the number of new pages.
+    /// Gives back the `top` newest pages. If any of `these` left, tries to grow the pool until they
+    /// are back. Returns which of `these` left, and the number of new pages.
     fn look_below(
         &self,
         promised: &mut Promised,
@@ -150,7 +150,7 @@ impl Builder<'_> {
         these: &BTreeSet<u64>,
         frames: &Frames,
     ) -> Result<(BTreeSet<u64>, u64), Error> {
-        // The thread stays, because a processor first reuses the pages that it freed.
+        // Stays on one processor, because a processor first reuses the pages that it freed.
         let _stays = OneProcessor::stay();
         promised.less(top)?;
         let gone = self.gone(these, frames)?;
@@ -167,8 +167,8 @@ impl Builder<'_> {
         Ok((gone, came))
     }
 
-    /// Grows the pool until it has `wanted`. If other new pages are as good, or growth ends,
-    /// `wanted` becomes the best new pages.
+    /// Grows the pool until it has `wanted`. If new pages allow a run of `self.run` pages, or
+    /// growth ends, `wanted` becomes the best new pages.
     fn grow_until(
         &self,
         promised: &mut Promised,

@@ -1,10 +1,11 @@
-//! Promises the pool's idle pages to untouched mappings. Otherwise the kernel would free the pages
-//! that were added for a mapping.
+//! Promises the pool's idle pages to untouched mappings, so that the kernel frees no page added for
+//! a mapping.
 //!
-//! When a node's counter of persistent pages is lowered, the kernel frees as many pages of the node
-//! as all nodes have unpromised, then makes pages in use surplus. When a promise ends, the kernel
-//! frees idle pages of nodes with surplus pages. So a promise ([`Kept`]) lasts while this process
-//! has surplus pages on a node with idle pages.
+//! The call that added pages to a node lowers the node's counter of persistent pages again. The
+//! kernel then frees as many idle pages of the node as all nodes have unpromised. If all idle pages
+//! are promised, pages in use become surplus. When a promise ends, the kernel frees idle pages of
+//! nodes with surplus pages. So a promise ([`Kept`]) lasts while this process has surplus pages on
+//! a node with idle pages.
 //!
 //! Counts are huge pages. Lock: `ALL`. Source: mm/hugetlb.c (`set_max_huge_pages`,
 //! `return_unused_surplus_pages`).

@@ -1,8 +1,9 @@
 //! [`Nodes`] says which NUMA node a huge page is on.
 //!
-//! The kernel takes surplus pages from the caller's node first. A pool frees the newest page first
-//! only within a node. So the search for a run works in a thread bound to one node, and skips nodes
-//! whose processors are forbidden. Source: mm/hugetlb.c (`gather_surplus_pages`).
+//! A search for a run needs a pool that frees its newest page first. The kernel does so only within
+//! a node, and takes surplus pages from the caller's node first. So the search binds its thread to
+//! one node, and skips nodes whose processors are forbidden. Source: mm/hugetlb.c
+//! (`gather_surplus_pages`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;

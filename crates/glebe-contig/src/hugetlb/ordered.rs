@@ -1,11 +1,10 @@
-//! Puts huge pages in physical order.
+//! [`Builder::map_in_order`] maps huge pages in physical order, in the fewest runs.
 //!
-//! [`Builder::map_in_order`] keeps the fewest runs that suffice. Private pages are moved; each
-//! stretch of adjacent pages takes 8 µs and one VMA.
+//! The call moves private pages, at 8 µs and one VMA per stretch of adjacent pages.
 //!
-//! Pages of a file, or of too many stretches, are freed by descending frame and taken again,
-//! because a pool first hands out the last freed page. The kernel does not promise this, so the
-//! result is compared with the plan.
+//! The call frees pages of a file, or of too many stretches, by descending frame and takes them
+//! again, because a pool first hands out the last freed page. The kernel promises no order, so the
+//! call compares the result with the plan.
 
 use super::held::HeldPages;
 use super::{Builder, Order, STRETCHES_MAX};
@@ -54,8 +53,8 @@ impl Builder<'_> {
         Ok(mapping)
     }
 
-    /// Frees the held pages and maps the planned pages again, in arbitrary order without the pool's
-    /// lock.
+    /// Frees the held pages and maps the planned pages again. If the pool is not locked, maps pages
+    /// in arbitrary order.
     fn taken_again(&mut self, mut held: HeldPages, plan: &RunPlan) -> Result<Mapping, Error> {
         let pages = self.pages;
         let kept = held.frames.len().saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));

@@ -1,7 +1,7 @@
 //! [`Promised`] owns untouched mappings, to which the kernel promises huge pages.
 //!
-//! The pages are *surplus*: when a mapping or the process ends, as many pages leave the pool, the
-//! newest first. A touch takes the newest page too.
+//! *Surplus* pages join the pool for a mapping, and as many leave the pool when a mapping or the
+//! process ends, the newest first. A touch of a mapping takes the newest page too.
 
 use std::io::ErrorKind;
 

@@ -1,12 +1,12 @@
-//! Searches for the longest runs of huge pages, until a run is long enough:
+//! `search` takes huge pages until some form a run that is long enough:
 //!
 //! 1. take the pool's idle pages;
 //! 2. compact memory, if no free run is long enough;
 //! 3. add free pages of the longest runs ([`survey`](super::survey)) to the pool
-//!    ([`draw`](super::draw)); if the run is still missing, compact, unless 2 did, and repeat 3;
+//!    ([`draw`](super::draw)); if step 2 did not compact, compact now and repeat step 3;
 //! 4. split pages of the next larger size;
-//! 5. take the missing pages in the pool's order;
-//! 6. take ever more pages, if 3 may not choose pages or the pool has idle pages left.
+//! 5. take the pages still missing, in the pool's order;
+//! 6. take more and more pages, if step 3 was impossible or the pool has idle pages left.
 //!
 //! Counts and frames are huge pages.
 
@@ -93,7 +93,8 @@ impl Builder<'_> {
         taken
     }
 
-    /// While the required run is missing, takes pages in steps, and refuses if time runs out.
+    /// Takes the missing pages at once if the required run is there, else in steps that fail if
+    /// time runs out.
     fn take_missing(&mut self) -> Result<(), Error> {
         let size = self.pool.size();
         let missing = |this: &Self| this.pages.saturating_sub(this.held.pages());
@@ -274,7 +275,7 @@ impl Builder<'_> {
     }
 
     fn extend(&mut self, mapping: Mapping) -> Result<(), Error> {
-        // Several threads would mix the order, so one thread populates a long private mapping.
+        // One thread populates a long private mapping, because several would mix the frames' order.
         let few = mapping.len().pages_up(self.pool.size()).get() <= super::STRETCHES_MAX as u64;
         let order = if few || self.options.mappable { Order::Any } else { Order::Strict };
         self.fill(&mapping, order)?;

@@ -19,8 +19,8 @@ fn base_pages(size: PageSize) -> Pages {
     size.bytes().pages_down(page_size())
 }
 
-/// Returns free huge pages that satisfy `may`. Searches the longest runs first, until `pages` are
-/// found, `run` of them in a row, or `is_over` is true. Pages `in_hand` count as free, but are not
+/// Returns free huge pages that satisfy `may`. Searches the longest runs first, until `pages` pages
+/// with a run of `run` are found, or `is_over` is true. Pages `in_hand` count as free, but are not
 /// returned.
 pub(super) fn free_pages(
     frames: &Frames,

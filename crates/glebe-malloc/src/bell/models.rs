@@ -1,7 +1,7 @@
-//! Checks the bell with the model checker: `RUSTFLAGS="--cfg loom"`.
+//! Checks [`Bell`], which wakes the keeper, with the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
 //! The checker reports a keeper that nobody wakes as a deadlock. The last model must fail, because
-//! loads without adding zero can miss a free.
+//! its keeper loads the counters without first adding zero, and can miss a free.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! [`Own`] allocates the keeper's own objects outside the heap.
+//! [`Own`] allocates objects of the keeper (the thread that marks free memory) outside the heap.
 //!
-//! In the heap, the keeper's first small object would take a chunk of 32 MiB. The program's larger
-//! objects would then need other memory, a fifth more in a heap of 100 MiB. A pool in zeroed static
+//! In the heap, the keeper's first small object would take a chunk of 32 MiB, which large objects
+//! could then not use. A heap of 100 MiB would take a fifth more memory. A pool in zeroed static
 //! data has pieces of powers of two, with a free list for each size. malloc(3) serves other
 //! threads, and objects that do not fit.
 //!

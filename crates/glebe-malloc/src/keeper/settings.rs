@@ -9,9 +9,9 @@ use glebe::Bytes;
 use crate::heap::Settings;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Default bytes to keep free below a memory limit. [`Policy`] caps the margin at a quarter of the
-/// limit, or at half while others' usage rises. Two processors that fault in huge pages use up
-/// 256 MiB in three turns (periods) of the keeper thread.
+/// Default bytes to keep free below a memory limit: as much as two processors that fault in huge
+/// pages use up in three turns (periods) of the keeper thread. [`Policy`] caps the margin at a
+/// quarter of the limit, or at half while other processes' usage rises.
 const MARGIN: Bytes = Bytes::mib(256);
 
 static AGE_MICROS: AtomicU64 = AtomicU64::new(0);

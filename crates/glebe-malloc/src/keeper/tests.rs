@@ -33,8 +33,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `body` in a new thread, because a keeper gives up its thread's descriptors. The keeper's
-/// turns have no length.
+/// Runs `body` in a new thread, because a keeper gives its thread a new, empty table of open files.
+/// The keeper's turns have no length.
 fn with_keeper(body: impl FnOnce(&mut Keeper) + Send + 'static) {
     let run = move || {
         set(&Settings::DEFAULT);

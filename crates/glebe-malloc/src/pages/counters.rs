@@ -1,8 +1,7 @@
-//! [`Counters`] has totals of slices that changed state, and of calls. Current numbers of slices
-//! are differences of totals.
+//! [`Counters`] has totals of slices (64 KiB) that changed state, and of calls. Current numbers of
+//! slices are differences of totals.
 //!
-//! A read beside changes may combine old and new totals; a read without changes is exact. The
-//! totals of slices share a cache line.
+//! A read during changes may combine old and new totals. The totals of slices share a cache line.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -63,8 +62,8 @@ pub(crate) fn add(counter: &AtomicU64, slices: usize) {
 }
 
 impl Counters {
-    /// Returns the values. A hook that later adds to `freed` or `cold` sees the caller's writes,
-    /// and the caller sees what hooks wrote before earlier additions.
+    /// Returns the values. A thread that later adds to `freed` or `cold` sees the caller's writes,
+    /// and the caller sees what threads wrote before earlier additions.
     #[must_use]
     pub fn settle(&self) -> Counted {
         self.freed.fetch_add(0, Ordering::AcqRel);

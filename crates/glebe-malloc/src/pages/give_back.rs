@@ -79,7 +79,7 @@ impl Space {
                     return given;
                 }
                 if (self.units()[nth].get().0 == 0) == is_whole {
-                    // Blocks signals, because a handler that forks takes the right.
+                    // Blocks signals, because a fork in a handler would wait for `_held`.
                     let _blocked = Blocked::new();
                     let _held = self.hold();
                     self.give_back_unit(nth, which, asked, &mut given);
@@ -147,15 +147,15 @@ impl Space {
         true
     }
 
-    /// Looks at marked memory, and drops each marked slice without resident pages as lost. Without
-    /// the drop, such a slice might not read as zeros: the kernel marks no pages that a child
-    /// shares, and may have swapped them out.
+    /// Looks at marked memory, and drops each marked slice without resident pages as lost. The drop
+    /// ensures that the slice reads as zeros. Absent pages may be in swap, because `MADV_FREE`
+    /// skips pages that a child shares.
     pub fn look_at_volatile(&self) -> Left {
         self.look(|| Some(self.hold()))
     }
 
-    /// Looks without waiting for the right to claim slices, which the calling thread may hold in a
-    /// signal handler. Drops no slice while any thread holds the right.
+    /// Looks without waiting for the right to claim slices, because a signal handler's own thread
+    /// may hold the right. Drops no slice while any thread holds the right.
     pub fn peek_at_volatile(&self) -> Left {
         self.look(|| self.try_hold())
     }

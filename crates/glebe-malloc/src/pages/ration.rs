@@ -1,13 +1,13 @@
 //! [`Ration`] is the number of units (32 slices of 64 KiB) that may still get a huge page.
 //!
 //! The first object in a huge page brings the whole page into memory. Threads with a few objects of
-//! many sizes may touch only a quarter of their slices, so untouched zeros would fill a small
-//! limit. Units get huge pages while room is left for later base pages. The keeper thread looks at
-//! the limit and sets the number, which is small at first. A unit that one object fills always gets
-//! a huge page.
+//! many sizes may touch only a quarter of their slices. The untouched rest of each huge page would
+//! fill a small memory limit. So units get huge pages only while the limit leaves room for later
+//! base pages. The keeper thread looks at the limit and sets the number, which is small at first. A
+//! unit that one object fills always gets a huge page.
 //!
-//! `begin_unit` chooses. While units are counted, they start with base pages, so an early touch
-//! brings in no huge page. Source: madvise(2).
+//! `begin_unit` chooses. While units are counted, a unit has base pages before this choice, so an
+//! early touch brings in no huge page. Source: madvise(2).
 //!
 //! # Safety
 //! `madvise` for huge or base pages changes no contents.
@@ -27,8 +27,9 @@ use crate::sync::{AtomicU64, Ordering};
 const ALL: u64 = u64::MAX;
 /// Maximum units before the keeper's first look. A heap of this size starts the keeper.
 const FIRST: u64 = (32 << 20) / UNIT as u64;
-/// Room left to base pages: `limit >> LEFT_SHIFT`, within bounds. `LEFT_MIN` also covers an excess:
-/// threads that touch one unit at the same time each fill a huge page, and all but one are freed.
+/// Room kept for base pages: `limit >> LEFT_SHIFT`, but at least `LEFT_MIN` and at most `LEFT_MAX`.
+/// `LEFT_MIN` also has room for the huge pages of a race: threads that touch one unit at the same
+/// time each fill a huge page, and the kernel frees all but one.
 const LEFT_SHIFT: u32 = 1;
 const LEFT_MIN: Bytes = Bytes::mib(256);
 const LEFT_MAX: Bytes = Bytes::gib(1);
@@ -44,7 +45,8 @@ impl Default for Ration {
 }
 
 impl Ration {
-    /// Begins to count, with few units. A keeper must follow, because only a keeper adds units.
+    /// Begins to count, with few units. A keeper thread must start, because only this thread adds
+    /// units.
     pub(crate) fn begin(&self, limit: Option<Bytes>) {
         let units = limit.map_or(FIRST, |limit| units_in(limit, limit));
         self.0.store(units.min(FIRST), Ordering::Relaxed);

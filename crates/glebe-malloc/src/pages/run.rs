@@ -21,7 +21,7 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Claims slices from `start` on, until `end`, the unit's end or the first slice that cannot be
-    /// claimed. The caller holds the right.
+    /// claimed. The caller holds the right to claim slices.
     pub fn claim(space: &'a Space, start: usize, end: usize, fits: impl Fn(Slice) -> bool) -> Self {
         let end = end.min((start / UNIT_SLICES + 1) * UNIT_SLICES);
         let mut run = Self { space, start, next: [Slice::Gone; UNIT_SLICES], len: 0 };

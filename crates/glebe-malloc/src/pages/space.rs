@@ -221,7 +221,7 @@ impl Space {
             is_whole |= self.units[unit].free(ended);
             freed += usize::from(ended);
         }
-        // AcqRel orders the addition with a keeper that falls asleep: see `Bell`.
+        // AcqRel, so that the keeper thread cannot sleep through the addition: see `Bell`.
         self.counters.freed.fetch_add(freed as u64, Ordering::AcqRel);
         is_whole
     }
@@ -260,8 +260,8 @@ impl Space {
         }
     }
 
-    /// Takes the right to claim. Slices that a parent's thread had claimed become hot, because no
-    /// call on them runs here.
+    /// Takes the right to claim. In a forked child, slices that a thread of the parent had claimed
+    /// become hot (free, contents kept), because the child runs no system call on the slices.
     pub fn hold(&self) -> Held<'_> {
         let held = self.right.take();
         self.repair(&held);

@@ -134,8 +134,8 @@ impl State {
         None
     }
 
-    /// Takes the slice once no system call on it runs. `repair` ends the claims of a thread that
-    /// this process lacks.
+    /// Takes the slice once no system call on it runs. In a child of clone(2), `repair` ends the
+    /// claims of a thread that only the parent has.
     #[cold]
     pub fn take_after_call(&self, right: &Right, repair: impl Fn()) -> Slice {
         loop {
@@ -163,7 +163,7 @@ impl State {
     }
 
     /// Changes Marking to Hot, Volatile or Gone, by the thread that claimed the slice. The caller
-    /// calls [`Right::ring`] afterwards.
+    /// then wakes waiters by [`Right::ring`].
     #[inline]
     pub fn settle(&self, now: Slice) {
         debug_assert!(!matches!(now, Slice::Live | Slice::Marking));

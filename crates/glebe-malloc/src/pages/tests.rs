@@ -245,14 +245,15 @@ fn what_the_kernel_took_is_found_and_counts_as_gone() {
     assert!(take(space, gone..gone + 1).is_zero() && is_all(space, gone..gone + 1, 0));
 }
 
-/// Imitates swapped-out pages that could not be marked: `lost` names them, but their bytes remain.
+/// Imitates shared pages, which the kernel does not mark and may swap out: `lost` names their
+/// slices, but their bytes remain.
 #[test]
 fn what_is_lost_reads_as_zeros_wherever_its_bytes_are() {
     let space = space();
     use_up(space, 0..UNIT_SLICES);
     grow_old(space);
     space.mark(HUGE);
-    // Used again after the look.
+    // Takes slice 2 again, as a thread may after the look that fills `lost`.
     take(space, 2..3);
     let lost = std::array::from_fn(|nth| nth % 8 < 5);
     assert_eq!(space.drop_lost(0, &lost), 4 * 5 - 1);

@@ -14,9 +14,11 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Unit {
     word: AtomicU32,
-    /// Number of frees when the keeper last found no slice too young to mark. For the keeper alone.
+    /// Number of frees when the keeper last found every free slice old enough to mark. Only the
+    /// keeper uses `seen`.
     pub(super) seen: AtomicU32,
-    /// A bit per slice: marked, and not dropped since. Changed under the [right](super::right).
+    /// A bit per slice: marked, and not dropped since. Only the thread that holds the
+    /// [right](super::right) to claim slices changes `listed`.
     pub(super) listed: AtomicU32,
     /// 1 after advice for base pages.
     base: AtomicU32,

@@ -1,4 +1,4 @@
-//! Objects of the heap, and facts about this process.
+//! Allocates objects from the heap, and reads facts about this process.
 //!
 //! # Safety
 //! Only owners touch their objects, within the object's size.
@@ -72,7 +72,8 @@ pub fn objects(count: usize, size: usize) -> Vec<Object> {
     (0..count).map(|nth| Object::new(size, nth as u8 | 1).expect("memory")).collect()
 }
 
-/// Waits until `is_so`. Returns false after 20 s or more. Allocates meanwhile, as programs do.
+/// Waits until `is_so`. Returns false after 20 s or more. Allocates while it waits, because
+/// allocating calls start the heap's thread.
 pub fn comes(is_so: impl Fn() -> bool) -> bool {
     let (begin, most) = (Instant::now(), slowed(Duration::from_secs(20)));
     while !is_so() {

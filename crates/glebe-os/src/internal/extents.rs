@@ -24,7 +24,7 @@ pub fn push(extents: &mut Vec<Extent>, next: Extent) {
     }
 }
 
-/// Returns the parts of `extents` outside `other`.
+/// Returns the parts outside `other`.
 pub fn without(extents: &[Extent], other: Extent) -> Vec<Extent> {
     extents.iter().flat_map(|extent| extent.without(other)).collect()
 }

@@ -74,8 +74,7 @@ const _: () = {
 };
 
 impl Mapping {
-    /// Maps zeroed memory. If `len` is at least a huge page, aligns the mapping to a huge page and
-    /// asks for huge pages.
+    /// Maps zeroed memory, in aligned huge pages if `len` is at least a huge page.
     pub fn anonymous(len: Bytes, visibility: Visibility) -> Result<Self, OsError> {
         match transparent_huge_page() {
             Ok(huge) if len >= huge.bytes() => {
@@ -302,15 +301,13 @@ impl Mapping {
         unsafe { advise(at, len, advice) }
     }
 
-    /// Returns the address like [`Mapping::checked`], but panics also if the mapping is in a
-    /// window.
     #[inline]
     fn writable(&self, offset: Bytes, count: usize) -> *mut u8 {
         assert!(!self.in_window, "memory of a reserve that may shrink, written outside of a block");
         self.checked(offset, count)
     }
 
-    /// Returns the address of `offset`. Panics unless `count` bytes are mapped from there.
+    /// Panics unless `count` bytes are mapped from `offset` on.
     #[inline]
     fn checked(&self, offset: Bytes, count: usize) -> *mut u8 {
         let end = offset.checked_add(Bytes::new(count as u64));

@@ -34,7 +34,7 @@ pub use std::sync::atomic::AtomicU32 as FutexWord;
 /// A lock for statics, which cannot hold loom's type.
 pub use std::sync::{Mutex as StaticMutex, MutexGuard as StaticMutexGuard};
 
-/// Locks the mutex, even if a thread panicked while it had the lock.
+/// Locks the mutex, even after a panic under the lock.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

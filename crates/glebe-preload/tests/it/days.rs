@@ -48,7 +48,8 @@ fn program() -> Option<PathBuf> {
     compiled("days.c", &[])
 }
 
-/// Returns a command that runs a day in a shell, after the shell command `first`.
+/// Returns a command that runs a day (a scenario of `days.c`) in a shell, after the shell command
+/// `first`.
 fn day(program: &Path, first: &str, options: &str, day: &[&str]) -> Command {
     let mut command = preloaded("sh", options);
     let most = slowed(Duration::from_secs(150)).as_secs();

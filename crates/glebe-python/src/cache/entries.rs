@@ -67,7 +67,8 @@ struct List {
 }
 
 impl List {
-    /// Returns `form`, which rebuilds an array. Shares the last array's form if both are equal.
+    /// Returns `form`, which describes how to rebuild an array. Shares the last array's form if
+    /// `form` is equal.
     fn form(&mut self, form: &[u8]) -> Arc<[u8]> {
         match &self.form {
             Some(last) if **last == *form => Arc::clone(last),
@@ -122,8 +123,8 @@ impl Shared {
         }
     }
 
-    /// Stores `value`, over the pages of `old` if both are long, and frees the other bytes of
-    /// `old`. Returns `None` if the value is not kept.
+    /// Stores `value`, over the pages of `old` if both values are long. Frees the rest of `old`.
+    /// Returns `None` if the value is not kept.
     fn store(&self, value: &[u8], put: u64, old: Option<Entry>) -> Result<Option<Place>> {
         let number = match &old {
             Some(Entry { place: Place::Pages(number), .. }) => *number,

@@ -13,9 +13,9 @@ use glebe::Bytes;
 
 use crate::Result;
 
-/// Maximum ordinary memory in bytes.
+/// Maximum bytes of ordinary memory for new objects.
 const STAGED_MAX: u64 = 4 << 20;
-/// Ordinary memory is also at most the reserve's bytes divided by this.
+/// Least bytes of the reserve per byte of ordinary memory for new objects.
 const RESERVE_PER_STAGED: u64 = 64;
 
 #[derive(Default)]

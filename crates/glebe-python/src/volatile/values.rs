@@ -27,8 +27,8 @@ use crate::{numbers, Failure, Result};
 #[pyclass(frozen, module = "glebe._glebe")]
 pub(crate) struct Values {
     values: Arc<guards::Values>,
-    /// Calls that found a result, and calls that did not. Python's `+=` would lose counts without
-    /// the GIL.
+    /// Calls that found a result, and calls that did not. Counted here, not in Python, because
+    /// Python's `+=` loses counts without the GIL.
     hits: AtomicU64,
     misses: AtomicU64,
 }

@@ -202,8 +202,8 @@ pub enum Command<'a> {
         /// No answer wanted.
         noreply: bool,
     },
-    /// The connection must end without an answer, because the client speaks HTTP, or because after
-    /// a line with `noreply` the start of the next command is unknown.
+    /// The connection must end without an answer, because the client speaks HTTP, or because a
+    /// value of unknown length may follow a malformed line with `noreply`.
     Lost,
 }
 

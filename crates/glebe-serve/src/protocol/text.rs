@@ -3,7 +3,8 @@
 use super::tokens::{time, unsigned, unsigned_32, Tokens};
 use super::{Command, Verb, BAD_DELTA, BAD_EXPTIME, BAD_FORMAT, KEY_MAX, UNKNOWN};
 
-/// Maximum bytes of a value. The parser refuses a greater length and skips no value.
+/// Maximum bytes of a value. The parser refuses a command with a greater length, but does not skip
+/// the value.
 const SKIPPED_MAX: u64 = i32::MAX as u64 - 2;
 
 /// Parses a classic command. A malformed line with `noreply` gets no answer, except after `get` and

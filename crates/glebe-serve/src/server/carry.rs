@@ -8,11 +8,11 @@ use super::execute::{Hands, Next, ANSWERS_MAX};
 use super::worker::READ;
 use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
-/// Maximum input bytes that a command may need without a charge. An incomplete line never needs
-/// more.
+/// Maximum input bytes that a command may need before they count toward the limit on incomplete
+/// values. An incomplete line never needs more.
 const CHARGED: usize = KEYS_PIECE + 1;
-/// Maximum connections of a worker that wait for other connections' values, each at most for
-/// `PATIENCE`.
+/// Maximum connections of a worker that wait until other connections' values leave room, each at
+/// most for `PATIENCE`.
 const WAITING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -26,9 +26,9 @@ pub(super) enum Fate {
     Ends,
 }
 
-/// Returns the number of bytes to skip after a malformed value with `noreply`: an empty line, which
-/// ends the value, or 0 before a command. Returns `None` before other bytes, because the client
-/// would take their error for its next answer.
+/// Returns the number of bytes to skip after a malformed value with `noreply`: those of an empty
+/// line, which ends the value, or 0 before a command. Returns `None` before other bytes, because
+/// the client would take an error for the answer to its next command.
 fn clear_up(rest: &[u8]) -> Option<usize> {
     match protocol::line(rest) {
         Line::Whole(b"", used) => Some(used),
@@ -38,8 +38,8 @@ fn clear_up(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns true if a connection with `bytes` of input may wait for other connections' values, while
-/// `others` connections wait already.
+/// Returns true if a connection with `bytes` of input may wait until other connections' values
+/// leave room. `others` connections wait already.
 fn may_wait(conn: &mut Conn, bytes: usize, others: usize) -> bool {
     let since = *conn.waits_since.get_or_insert_with(Instant::now);
     others < WAITING && bytes <= READ && since.elapsed() < PATIENCE

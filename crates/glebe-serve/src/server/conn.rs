@@ -1,8 +1,8 @@
 //! [`Conn`] is a connection with its input that is not yet executed and its unsent answers.
 //!
 //! An idle connection has no buffers. While answers are unsent, the worker reads only the rest of a
-//! line of keys, which the client may send before reading. A worker limits the sum of
-//! [`Conn::kept`].
+//! line of keys, because a client may send the whole line before reading an answer. A worker limits
+//! the sum of [`Conn::kept`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};

@@ -223,8 +223,8 @@ impl Hands<'_> {
             let (key, others) = rest.split_at(end);
             rest = others;
             if used.is_none() && others.iter().all(|byte| *byte == b' ') {
-                // A long piece of a line with a single key is mostly blanks, so the connection
-                // ends.
+                // An incomplete line this long has several keys, unless its only key is too long or
+                // blanks fill the line. Such a line ends the connection.
                 return if at > first { Next::Keys(first, at) } else { Next::Close };
             }
             self.get_one(key, how, out);

@@ -35,7 +35,8 @@ pub struct Settings {
     pub flush: bool,
     /// Allows listing keys, and `stats detail`.
     pub dump: bool,
-    /// Prefix delimiter of `stats detail`. If it is set, counting starts at once.
+    /// Delimiter of key prefixes for `stats detail`. If set, the server counts commands by prefix
+    /// from its start.
     pub delimiter: Option<u8>,
     /// Verbosity of standard error.
     pub verbose: u8,
@@ -47,7 +48,8 @@ pub struct Settings {
     pub control: Option<PathBuf>,
 }
 
-/// Default of `turn`, above memcached's because a command costs far less than an event.
+/// Default of [`Settings::turn`]. Above memcached's, because a command costs far less than the
+/// event that begins a turn.
 pub const TURN: usize = 1000;
 /// memcached's port.
 pub const PORT: u16 = 11211;

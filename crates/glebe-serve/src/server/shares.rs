@@ -2,8 +2,8 @@
 //!
 //! The rest is an eighth of the memory, at most 256 MiB, but up to a quarter if long items or many
 //! threads need more. It holds the index, values that are being received, and answers that clients
-//! have not taken. The index takes its part before the values, because a long index has many
-//! short items, and so short values. The memory of the program itself is not counted. Units: bytes.
+//! have not taken. The index takes its part first, because a large index means many short items,
+//! whose values need little room. The memory of the program itself is not counted. Units: bytes.
 
 use super::execute::ANSWERS_MAX;
 use super::Settings;

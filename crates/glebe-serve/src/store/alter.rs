@@ -151,8 +151,8 @@ impl Store {
         }
     }
 
-    /// Flushes all items, now or at time `at`. The store frees a flushed item when it next finds
-    /// it.
+    /// Flushes all items, now or at time `at`. The store frees a flushed item when a call next
+    /// finds the item.
     pub fn flush(&self, at: Option<u32>) {
         self.flush_at.store(at.unwrap_or(0), Ordering::Relaxed);
         if at.is_none() {

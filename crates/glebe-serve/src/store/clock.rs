@@ -16,8 +16,9 @@ pub struct Clock {
     /// Date of time 0, in seconds since 1970.
     zero: i64,
     now: AtomicU32,
-    /// For tests: seconds added to the clock. `stands`: the clock is stopped.
+    /// Seconds that tests added to the clock.
     skipped: AtomicI64,
+    /// True while a test stops the clock.
     stands: AtomicBool,
 }
 

@@ -60,8 +60,8 @@ impl Store {
         Err(self.no_memory(item))
     }
 
-    /// Evicts at least `pages` pages, if it can, because attempt `nth` found no free pages although
-    /// the memory limit allows the item. The first attempts evict nothing.
+    /// Evicts at least `pages` pages, if possible, after attempt `nth` to store an item found no
+    /// free pages. The first `PATIENCE` attempts evict nothing.
     #[cold]
     fn free_pages(&self, nth: u32, pages: u64, room: &mut Room) {
         let mut freed = if nth < PATIENCE { pages } else { 0 };
@@ -162,7 +162,7 @@ impl Store {
         true
     }
 
-    /// Evicts a large item or a segment of the next shard that has one; without eviction, only
+    /// Evicts a large item or a segment of the next shard that has one. If eviction is off, only
     /// compacts a segment with gaps. Returns the pages freed, or `None` if nothing can be freed.
     #[cold]
     fn evict(&self, room: &mut Room) -> Option<u64> {

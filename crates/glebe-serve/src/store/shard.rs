@@ -115,8 +115,8 @@ pub(super) struct Shard {
     entries: Box<[Entry]>,
     len: usize,
     large: u64,
-    /// Pages evicted of small and of large items. Both are halved if their sum exceeds
-    /// [`GONE_MAX`].
+    /// Evicted pages of small and of large items. If the sum exceeds [`GONE_MAX`], both numbers are
+    /// halved.
     gone: [u64; 2],
     hand: usize,
     crawler: usize,
@@ -292,7 +292,8 @@ impl Shard {
         let end = (first + places).min(len);
         let until = ((end as u64) << 32).div_ceil(len as u64);
         let mut at = first;
-        // An entry is at its home or behind it, without a gap.
+        // No empty place lies between an entry's home and the entry, so the walk ends at the first
+        // empty place behind the homes.
         for nth in first..first + len {
             let entry = self.entries[at];
             if entry.place == 0 && nth >= end {

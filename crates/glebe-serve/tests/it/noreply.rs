@@ -1,5 +1,5 @@
-//! Tests that `noreply` suppresses every answer, because a client would take one for the answer to
-//! its next command.
+//! Tests that `noreply` suppresses every answer, because a client would take such an answer for
+//! the answer to its next command.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -137,7 +137,7 @@ fn where_nobody_knows_what_comes_next_the_connection_ends_without_a_word() {
         let request = format!("{request}\r\n");
         assert_eq!(heard(&server, request.as_bytes()), "", "{request}");
     }
-    // The server skips the announced bytes, two more and empty lines, and stays connected.
+    // The server skips the announced length plus two bytes, then empty lines, and stays connected.
     for request in ["set k 0 0 2 noreply\r\nabc\r\n", "set k 0 0 2 noreply\r\nabcd"] {
         assert_eq!(heard(&server, request.as_bytes()), r"MN\r\n", "{request}");
     }

@@ -109,7 +109,7 @@ fn values_that_do_not_come_to_their_end_have_a_limit_in_sum() {
     let mut honest = server.connect();
     let value = "x".repeat(LEN);
     let part = format!("set k 0 0 {LEN}\r\n{}", &value[1..]);
-    // The limit is an eighth of the memory, less 16 MiB for answers and the store's own bytes.
+    // An eighth of the memory is 64 MiB. Answers get 16 MiB of that, and the index about 1 MiB.
     let most = 47 << 20;
     let sending: Vec<TcpStream> = (0..1300)
         .map(|_| {

@@ -1,6 +1,4 @@
-//! [`run`] executes a byte string as calls to a [`FreeTree`] and to an oracle.
-//!
-//! The oracle is an ordered map, searched from first to last.
+//! [`run`] executes a byte string as calls to a [`FreeTree`] and to an oracle, an ordered map.
 
 use std::collections::BTreeMap;
 
@@ -264,7 +262,7 @@ impl Bytes<'_> {
         let (coarse, fine) = (u64::from(self.next()), self.next());
         let step = (span.len() / 256).max(1);
         let near = span.start().saturating_add(step.saturating_mul(coarse % 256));
-        // Half of all positions are at whole `step`s, so that extents of different calls touch.
+        // Puts half of all positions at 256ths of the span, so that extents of several calls touch.
         match fine {
             0..=127 => near.min(span.end() - 1),
             128..=191 => near.saturating_sub(u64::from(fine - 128)),

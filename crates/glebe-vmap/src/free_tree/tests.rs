@@ -418,8 +418,8 @@ fn a_call_takes_few_nodes_however_the_tree_grew() {
 
 #[test]
 fn a_key_stays_below_its_leaf_when_the_extent_before_is_cut() {
-    // Extents grow past the next leaf's first key. Cutting an extent's front then moves its start
-    // behind that key.
+    // A leaf's last extent can grow past the next leaf's key. If a cut then moves the extent's
+    // start past that key, the tree must raise the key.
     let span = extent(0, 1 << 12);
     for classes in [Classes::All, Classes::None] {
         let mut tree = FreeTree::deep(span, 1 << 11, classes);

@@ -13,21 +13,20 @@
 //!  len    [ l0 | l1 | .. |  0  ]   [ l0 | l1 | .. ]     first, unused ones filled as shown
 //! ```
 //!
-//! Lane `i` of row `c` is the most positions that one extent below child `i` has from the extent's
-//! first multiple of class `c`'s alignment on. A request for this alignment fits below the child if
-//! the lane is at least the request's length, so a search goes back up only where a lane is too
-//! large. Another alignment uses the next smaller class, and the leaf tests the real need.
+//! An extent's *usable* part begins at the first multiple of a class's alignment. Lane `i` of row
+//! `c` is the length of the longest part usable for class `c` below child `i`. A search takes the
+//! first child whose lane is at least the request's length. An alignment without a class uses the
+//! next smaller class, so a leaf may not fit, and the search goes back up.
 //!
 //! # Invariants
 //!
 //! - Extents are in order and do not touch. All leaves are at depth `height`.
 //! - Every start below a child is at least its key and less than the next key. The key of an inner
-//!   node is the key of its first child; the first key of all is never read. A key may be less than
-//!   the first start below it.
+//!   node is the key of its first child; the first key of all is never read.
 //! - Every node but the root has at least [`Tree::MIN`] lanes, an inner root two. So storage
 //!   suffices for `limit` extents, and no split can fail.
-//! - A lane of a row is the maximum below its child. Above the few leaves that [`maxima`] notes,
-//!   rows after the first may still count vanished extents.
+//! - A lane of a row is the maximum below its child. Above a few leaves, which [`maxima`] lists,
+//!   lanes after row 0 may be too large until the tree recomputes these lanes.
 //!
 //! # Cost
 //!
@@ -56,7 +55,7 @@ use maxima::{Stale, GROUP};
 
 const LEVELS: usize = 17;
 
-/// Log2 of the most positions that are multiples of the largest class's alignment.
+/// The largest class's alignment has at most `1 << FEW_MULTIPLES_LOG` multiples among positions.
 const FEW_MULTIPLES_LOG: usize = 4;
 
 /// Maximum number of classes: each has one bit in a word.
@@ -99,9 +98,7 @@ fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
 }
 
 /// A `Path` holds the inner node at each level and the lane taken there. Pass a path by reference,
-/// because a copy of bytes just stored stalls.
-///
-/// A path of an earlier call saves a descent if it leads to the right leaf.
+/// because the processor stalls when it copies bytes just stored.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     /// [`Tree::shape`] at the descent.
@@ -138,8 +135,8 @@ impl Path {
     }
 }
 
-/// `Paths` are the paths of the last two calls, because the next calls often free the same
-/// positions.
+/// `Paths` holds the last two calls' paths from root to leaf, because the next calls often free the
+/// same positions.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
     both: [Path; 2],
@@ -257,7 +254,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// `L::of` may cap the mask: an alignment beyond the last position has only the multiple 0.
+    /// Caps `align - 1` at `L::MAX`, because larger alignments have no multiple but position 0.
     pub(super) fn mask(align: u64) -> L {
         L::of(align - 1)
     }

@@ -1,8 +1,8 @@
 //! Lends an item's *place*, its pages in the region, as values.
 //!
 //! # Safety
-//! A lent place is inside the region, unmarked and of one item. Only its builder uses an item that
-//! is being built, and nobody writes to a pinned item. Threads mark no such items, and drops change
+//! A lent place is inside the region, unmarked and of one item. Only the builder uses an item that
+//! is being built, and nobody writes to a pinned item. Nobody marks these items, and drops change
 //! only marked pages.
 #![allow(unsafe_code)]
 

@@ -22,7 +22,7 @@ pub enum BuildError<E> {
         /// Bytes of the cache's addresses.
         limit: Bytes,
     },
-    /// No memory is left for a value that the cache cannot keep.
+    /// No heap memory is left for a value that the cache cannot keep.
     #[error("no memory for a value of {len} that the cache could not take in")]
     NoMemory {
         /// Bytes of the value.

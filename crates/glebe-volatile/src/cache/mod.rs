@@ -2,11 +2,11 @@
 //!
 //! A cache owns a region and a [`Table`] of each entry's pages. An entry that lost a page is lost
 //! as a whole. Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`], because an
-//! unmark and a mark at each hit would take several times as long as a read. The entry hot for
-//! longest is marked first, unless it was used since.
+//! unmark and a mark at each hit would cost as much as several reads. The entry hot for longest
+//! is marked first, unless it was used while hot.
 //!
 //! Lock: one, held during no builder and no call on the region. The `Hash`, `Eq` and `Clone` of
-//! keys run under it and must not call the cache.
+//! keys run under the lock and must not call the cache.
 
 mod building;
 mod bytes;
@@ -179,8 +179,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         gone.flight.inspect(|flight| flight.land(None));
     }
 
-    /// Marks and drops a place. Returns true if the place can be reused: it is dropped, or unmarked
-    /// after a refusal (locked memory).
+    /// Marks and drops a place, or unmarks the place after a refusal (locked memory). Returns true
+    /// if the place can be reused.
     fn release(&self, place: Extent) -> bool {
         let range = range_of(place);
         let marked = self.region.mark(range.clone(), Priority::LOWEST);

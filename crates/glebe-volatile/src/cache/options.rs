@@ -19,7 +19,7 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_vmap::free_tree::{Classes, FreeTree};
 
-/// `hot` is by default the smaller of cap and addresses, over `HOT_SHARE`, at most [`HOT_MOST`].
+/// Divisor and maximum of the default of [`CacheOptions::hot`].
 const HOT_SHARE: u64 = 8;
 const HOT_MOST: Bytes = Bytes::mib(32);
 

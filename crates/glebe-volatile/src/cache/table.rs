@@ -5,10 +5,12 @@
 //! Building --> Safe --> Moving --> Marked --> Moving --> Safe or Building
 //! ```
 //!
+//! A *safe* item's pages are not marked. A *moving* item belongs to one thread, which waits for no
+//! other item.
+//!
 //! Invariants: a key leads to at most one item. Places do not overlap. A free place was never used
 //! or is marked, unless the kernel refused the mark or [`Table::follow_fork`] freed the place. Only
-//! safe items are pinned. A safe item without pins is *young*: in the queue exactly once. A moving
-//! item belongs to one thread, which waits for no other item.
+//! safe items are pinned. The queue `young` has each unpinned safe item once.
 
 mod waits;
 
@@ -61,7 +63,7 @@ impl<K, V> Item<K, V> {
 pub(super) enum Found {
     Nothing,
     Safe(Id),
-    /// The item was marked and now moves; the caller must finish the move.
+    /// The item was marked. Its phase is now [`Phase::Moving`], which the caller must end.
     Marked(Id),
     Moving(Id),
     Building(Id),
@@ -167,8 +169,8 @@ impl<K, V> Table<K, V> {
         self.young.insert(turn, id);
     }
 
-    /// Takes the first young (safe, unpinned) item for marking, if there are more than `most` young
-    /// pages. Items used while queued are queued again.
+    /// Takes the first item of the queue `young` for marking, if more than `most` pages are queued.
+    /// An item used while queued goes to the end instead.
     pub(super) fn oldest_young(&mut self, most: u64) -> Option<Id> {
         while self.young_pages > most {
             let (_, id) = self.young.pop_first()?;
@@ -295,8 +297,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
             }
             let Some(gone) = self.first_to_go() else { return room };
             if let Some(place) = self.take_out(gone).place {
-                // The caller's later drop of `left_over` spares a new item, which unmarks its place
-                // first.
+                // An item that gets the place before the caller drops `left_over` survives the
+                // drop, because the item unmarks the pages.
                 self.put_back(place);
                 room.left_over.push(place);
             }

@@ -173,8 +173,8 @@ fn a_pin_that_is_counted_late_keeps_nothing() {
     });
 }
 
-/// If a purge were one step, a thread that finishes a killed purger's work would mistake a pin
-/// after the punch for an earlier pin.
+/// `finish_at_once` finishes a killed purger's work in one step, and so wrongly keeps a granule
+/// that was pinned after the punch.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_purge_in_one_step_cannot_be_finished() {

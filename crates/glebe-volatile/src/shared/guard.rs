@@ -1,13 +1,12 @@
 //! [`Guard`] resolves touches of pages that the file lacks, in the SIGBUS handler.
 //!
 //! Another process may cut an unsealed file, or its file system may be full. The handler then maps
-//! zeros over the missing pages, and the ledger stays *broken*: calls fail. A sealed file without
-//! `sigbus` has no handler.
+//! zeros over the missing pages, and the ledger (the file's state) stays *broken*: calls fail.
 //!
 //! With `SharedOptions::sigbus`, a touch of missing data raises SIGBUS. The handler gives a page to
 //! a granule that is unmarked or pinned by this process; it passes other touches to the program.
-//! The guard also counts this process's pins outside the file. If only the guard counts a pin of a
-//! marked granule, another process changed the file, and the ledger becomes broken.
+//! The guard also counts this process's pins outside the file. If the guard counts a pin of a
+//! marked granule and the file none, another process changed the file, and the ledger breaks.
 //!
 //! # Safety
 //! `Watched` outlives the watches, whose drop waits for running handlers. Only atomics and racing
@@ -85,7 +84,7 @@ impl Guard {
     }
 
     /// Makes touches of missing data raise SIGBUS, if `sigbus` is set. Fails with EBUSY if another
-    /// thread of a forked child was first.
+    /// thread of a forked child armed the data first.
     pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
         let Some(data) = self.watched.data.as_ref().filter(|_| self.sigbus) else {
             return Ok(joined);

@@ -2,7 +2,8 @@
 //!
 //! A *holder* is a number with a table of pins and a lock byte. Its process locks the byte by a
 //! mapping, so the lock ends with the process. A process joins by taking the lowest free number. A
-//! process that finds no holder first unmarks every word. The join lock excludes other joins.
+//! process that finds no other holder first unmarks all granules. The join lock excludes other
+//! joins.
 //!
 //! A forked child joins anew in its first call. If several threads join at once, one join stays.
 //! The child leaks the parent's `Joined`.

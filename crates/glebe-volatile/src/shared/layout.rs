@@ -28,7 +28,7 @@ const JOINED_AT: u64 = HOLDERS_AT + HOLDERS_MAX as u64;
 pub(super) const NO_QUOTA: u64 = u64::MAX;
 pub(super) const HOLDERS_MAX: u32 = 128;
 const LOCKS_AT: u64 = 1 << 62;
-/// Highest offset of the data, because each process keeps one bit per page before the data.
+/// Highest offset of the data, which bounds each process's bits (one per page before the data).
 const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
 const _: () = assert!((JOINED_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);

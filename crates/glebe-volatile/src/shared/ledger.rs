@@ -1,13 +1,12 @@
-//! [`Ledger`] maps the state in a shared file: header, words and counts.
+//! [`Ledger`] maps the state in a shared file (header, words and counts). It takes no lock.
 //!
 //! `touch` allocates a page before a write, so that a full file system causes an error and not
 //! SIGBUS. A reader of counts first asks the file for holes, because a read would fill a hole.
-//! Indices and lengths come only from the layout, because another process may corrupt words. No
-//! lock.
+//! Indices and lengths come only from the layout, because another process may corrupt words.
 //!
 //! # Safety
 //! A reference to a word points to an aligned place in the mapping, which lives as long as the
-//! ledger. `guard` settles touches of pages that were cut off the file.
+//! ledger. `guard` maps zeros where the file lacks a touched page.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -125,7 +124,7 @@ impl Ledger {
         self.field(Field::Process(holder)).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns true if the holder's table may count a pin of the granule; a hole counts none.
+    /// Returns false if the file has a hole at the holder's pin count, so the count is 0.
     pub(crate) fn has_counts(&self, holder: u32, index: u64) -> Result<bool, OsError> {
         let page = self.layout.counts_at(holder, index) / self.layout.page;
         if self.is_backed(page) {

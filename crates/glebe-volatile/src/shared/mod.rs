@@ -9,7 +9,7 @@
 //! the file; losses stay recorded.
 //!
 //! A hostile process can spoil the contents, but not crash other processes: see `layout`, `word`,
-//! `guard`. Locks: bytes of the file, the join lock before the purge lock.
+//! `guard`. Locks are bytes of the file; the join lock precedes the purge lock.
 
 mod cache;
 mod guard;

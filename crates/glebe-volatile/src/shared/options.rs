@@ -61,9 +61,9 @@ impl SharedOptions {
     }
 
     /// Makes a touch of a lost, marked page without a pin raise SIGBUS in this process. Default:
-    /// the touch finds zeros. Needs userfaultfd. System calls on missing pages then fail with
-    /// EFAULT. glebe's SIGBUS handler precedes the program's, as for unsealed files, which other
-    /// processes may cut.
+    /// the touch finds zeros. System calls on missing pages then fail with EFAULT. Needs
+    /// userfaultfd, and glebe's SIGBUS handler before all others. Files that other processes may
+    /// truncate need the handler too.
     pub fn sigbus(self, sigbus: bool) -> Self {
         Self { sigbus, ..self }
     }

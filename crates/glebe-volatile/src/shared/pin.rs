@@ -59,8 +59,8 @@ impl<'a> Pin<'a> {
             match try_pin(ledger, holder, index) {
                 Tried::Pinned { word, is_first } => {
                     if let Some(Err(error)) = is_first.then(|| self.joined.charge(layout.quota)) {
-                        // Another thread may have pinned the granule since, and paid nothing
-                        // because its pin was not the first. Then this charge stays for that pin.
+                        // Charges anyway, because another thread may have pinned the granule since.
+                        // A second pin is free, so the charge ends with the last pin.
                         self.joined.charge_beyond(layout.quota);
                         if unpin(ledger, holder, index) {
                             self.joined.discharge(layout.quota);

@@ -92,7 +92,7 @@ pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     Ok(false)
 }
 
-/// Frees granules that are doomed, or claimed without pins, even by a killed purger. Returns how
+/// Frees doomed granules and claimed granules without pins, also of a killed purger. Returns how
 /// many.
 pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> {
     let mut doomed = Vec::new();
@@ -115,8 +115,8 @@ pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> 
     Ok(gone)
 }
 
-/// Dooms a claimed granule without pins, or ends a pinned one's claim. Returns true if the granule
-/// is doomed.
+/// Dooms a claimed granule if no process pins the granule; otherwise ends the claim. Returns true
+/// if the granule's bytes may be freed.
 fn is_doomed(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     let at = ledger.word(index);
     let word = Word(at.load(Ordering::SeqCst));

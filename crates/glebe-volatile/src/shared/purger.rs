@@ -1,5 +1,5 @@
-//! [`Purger`] looks at a file that other processes use, and purges it. A purger is no user, so
-//! marks end when all users leave. Only the checked header's contents become offsets and lengths.
+//! [`Purger`] looks at a file that other processes use, and purges it. A purger keeps no marks
+//! alive. Users can write anything, so offsets and lengths come only from the checked header.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -52,7 +52,7 @@ pub struct Look {
     pub marked_bytes: [Bytes; Priority::COUNT],
     /// Lowest key of each priority; its granule is purged first. Keys are comparable between files.
     pub oldest: [Option<u64>; Priority::COUNT],
-    /// Bytes of pinned granules, marked and present.
+    /// Bytes of granules that are marked, present and pinned.
     pub pinned_bytes: Bytes,
     /// Processes that use the file now, once per `Shared`.
     pub holders: Vec<Holder>,

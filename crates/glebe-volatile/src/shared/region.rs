@@ -37,7 +37,7 @@ use glebe_os::units::{Bytes, Pages};
 /// shared.pin(all.clone())?.write(Bytes::ZERO, b"can be computed again")?;
 /// shared.mark(all.clone(), Priority::NORMAL, Order::Fifo)?;
 ///
-/// // Any process that has the file may purge what nobody has pinned.
+/// // Any process with the file may purge unpinned granules.
 /// assert_eq!(shared.purge(Bytes::mib(1), Priority::HIGHEST)?, Bytes::mib(1));
 ///
 /// let pin = shared.pin(Bytes::ZERO..Bytes::mib(1))?;
@@ -84,13 +84,13 @@ impl Shared {
         self.ledger.layout().len()
     }
 
-    /// Returns the bytes of a granule, the unit of marks, pins and losses.
+    /// Returns the bytes of a granule.
     #[must_use]
     pub fn granule(&self) -> Bytes {
         self.ledger.layout().granule()
     }
 
-    /// Returns the file's descriptor, for other processes.
+    /// Returns the file's descriptor.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ledger.file().as_file().as_fd()
@@ -213,8 +213,7 @@ impl Shared {
         Ok(Pages::new(pages))
     }
 
-    /// Returns the counters of this `Shared` and the file's gauges; 0 for gauges that cannot be
-    /// read.
+    /// Returns the counters of this `Shared` and the file's gauges; 0 for unreadable gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let holder = self.joined().ok().map(|joined| joined.holder);

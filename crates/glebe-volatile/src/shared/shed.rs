@@ -37,7 +37,7 @@ const REST_MAX: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Next {
-    /// Priority of the granule.
+    /// Priority.
     pub priority: Priority,
     /// Place within the priority; lower keys go first. Comparable between files.
     pub key: u64,
@@ -205,7 +205,7 @@ impl Shed for Purger {
         }
         queue.forget();
         let look = self.look().unwrap_or_default();
-        // The file's memory limits the sum, because granules' words may claim more.
+        // The file's memory limits the sum, because marked granules may have absent pages.
         let mut there = self.ledger().file().allocated().unwrap_or(Bytes::ZERO);
         queue.sheddable = look.marked_bytes.map(|marked| {
             let marked = marked.min(there);

@@ -14,8 +14,8 @@
 //! another purger continues: it may undo a claim, but must carry out a doom, because the bytes may
 //! be gone.
 //!
-//! *key*: the lower key is purged first: `CENTRE + t` for first in, first out, `CENTRE - t` for
-//! last in, first out. `t`, the mark's time in microseconds, is greater than the last mark's, but
+//! *key*: lower keys are purged first. A key is `CENTRE + t` (first in, first out) or `CENTRE - t`
+//! (last in, first out). `t`, the mark's time in microseconds, is greater than the last mark's, but
 //! below `CENTRE`. Any 64 bits are valid: no offset or length comes from them.
 
 use super::Order;

@@ -89,8 +89,8 @@ impl Tag {
         })
     }
 
-    /// Returns a page without a tag that is or may be lost. If none is, all
-    /// pages were present during the caller's earlier read.
+    /// Returns a page without a tag that is or may be lost. `None` means that bytes read before
+    /// this call are right.
     pub(super) fn lost_untagged(&self, pages: Extent) -> Result<Option<u64>, OsError> {
         for run in self.untagged.runs_in(pages) {
             let Some(runs) = self.residences(run)? else { return Ok(Some(run.start())) };

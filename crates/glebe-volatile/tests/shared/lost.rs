@@ -41,7 +41,7 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
     glebe_testing::alone!();
     let Some(shared) = told(4) else { return };
     for lost in [false, true] {
-        // A child that has not joined reads zeros of a lost granule.
+        // A child that has not joined, by a call such as `stats`, reads zeros of a lost granule.
         for joins in [false, true] {
             let child = Process::start(|_| {
                 if joins {
@@ -147,8 +147,8 @@ fn take(shared: &Shared, granule: u64) {
     assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) }, 0);
 }
 
-/// The SIGBUS handler must use the descriptor and holder number of the thread whose join won the
-/// race.
+/// Threads of a forked child join (take a holder number) at once, and only one join stays. The
+/// SIGBUS handler must use the descriptor and holder number of that join.
 #[test]
 fn touches_are_settled_after_threads_of_a_child_joined_at_once() {
     glebe_testing::alone!();

@@ -156,8 +156,8 @@ impl Owner<'_> {
         self.counts.check();
     }
 
-    /// Writes new versions of runs, up to the first run with a marked page, which the region must
-    /// refuse.
+    /// Writes new versions of runs, up to the first run with a marked page. The region must refuse
+    /// to write that run.
     fn write(&mut self, first: u64, pages: u64) {
         let oracle = &self.ground.oracle;
         let mut at = first;
@@ -255,7 +255,7 @@ pub(super) fn read(shared: &Shared, ground: &Ground) -> Counts {
     let mut counts = Counts::default();
     let mut random = Random(!0);
     let mut bytes = page_buffer();
-    // The tag engine never calls back, so lost pages read as zeros.
+    // Only the scan engine refills a lost page at a touch. The tag engine lets it read as zeros.
     let touches = ground.kind == Kind::Refilled && ground.region.engine() == Engine::Scan;
     while !shared.stopped() {
         let page = random.below(ground.own());

@@ -146,7 +146,7 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
 fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
     status_of(fork, || {
         let round = || {
-            // Longer runs would have no tags.
+            // The tag engine may need system calls to unmark longer runs.
             let marks = (0..64).step_by(8).map(|first| pages(first..first + 8));
             marks.for_each(|range| region.mark(range, Priority::NORMAL).unwrap());
             losses.iter().for_each(|page| purge(region, *page..*page + 1));
@@ -156,7 +156,7 @@ fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
         drop(lost(region.unmark(whole(region))));
         fill(region, 0..64);
         round();
-        // SAFETY: only the child is affected, and ends by exit(2), as strict mode allows.
+        // SAFETY: strict mode affects only the child, and allows the child's `SYS_exit`.
         unsafe {
             if libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) != 0 {
                 libc::_exit(2);

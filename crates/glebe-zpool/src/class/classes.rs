@@ -4,8 +4,8 @@
 //! new object, and `Objects::drain` moves their objects. The number of an empty retired class may
 //! be reused, so a caller that has locked a class checks [`Classes::fits`].
 //!
-//! `by_length` divides a page's lengths into 512 parts, and names one class for each part. Lock
-//! order: `Refit`, which serializes changes, then a class.
+//! `by_length` divides the lengths up to a page into 512 parts, each with a class. Lock order:
+//! `Refit`, which serializes changes, then a class.
 
 use std::sync::OnceLock;
 

@@ -65,8 +65,8 @@ impl ClassState {
         stop
     }
 
-    /// Returns the zspage to empty, with a high number, and the zspage to fill, with a low number,
-    /// because this shortens the table of zspages.
+    /// Returns the zspage to empty, with a high number, and the zspage to fill, with a low number.
+    /// Freed high numbers shorten the table of zspages.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
         let number = |ordinal: &u32| self.blocks.number(*ordinal);
         let to = self.some_of(self.groups.fullest()?).min_by_key(number)?;

@@ -1,4 +1,4 @@
-//! [`ClassState`] seals a zspage: its bytes are then elsewhere, and its own pages are freed.
+//! [`ClassState`] seals a zspage: its *holder* copies the bytes, then the zspage's pages are freed.
 //!
 //! ```text
 //! listed -- begin --> about to be sealed -- finish --> sealed -- last slot freed --> ended
@@ -11,7 +11,7 @@
 //! `finish` first sets the flag *sealed*, so new readers use the copy. The own pages are freed when
 //! no earlier reader pins the zspage. Free slots of a sealed zspage do not count in `slack`.
 //!
-//! An ended zspage keeps its number until the holder has dropped its bytes.
+//! An ended zspage keeps its number until the holder has dropped the copy.
 
 use super::ClassState;
 use crate::class::blocks::{NEXT, NONE};

@@ -9,8 +9,8 @@ use super::with_buffer;
 /// Bytes of the longest object that [`encode`] copies.
 const COPIED_MAX: usize = 64 << 10;
 
-/// `HAS_STATE` is newer than the state of `lzzzz`, so the thread destroys `HAS_STATE` first. Then
-/// [`encode`] returns `None` for objects that it would copy.
+/// A thread destroys `HAS_STATE` before the older state of `lzzzz`. Then [`encode`] returns `None`
+/// for objects of up to [`COPIED_MAX`] bytes.
 struct HasState;
 
 impl HasState {
@@ -22,7 +22,7 @@ impl HasState {
 }
 
 impl Drop for HasState {
-    // Without a destructor, `HAS_STATE` would stay accessible after the state is gone.
+    // Without a destructor, `HAS_STATE` would outlive the state of `lzzzz`.
     fn drop(&mut self) {}
 }
 

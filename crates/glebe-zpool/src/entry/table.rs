@@ -8,8 +8,8 @@
 //!
 //! The *use number* of an entry is its generation and, above that, its *epoch*, which counts wraps
 //! of the generation. An entry whose next epoch cannot begin is *retired*, and not used again. When
-//! a page comes back, all its entries continue from the page's highest use number. Threads take the
-//! lock a few times per segment, and to change an entry without a slot.
+//! a page is populated again, all its entries get the highest use number that it had. Threads lock
+//! `state` a few times per segment, and to change the entry of an object without a slot.
 
 mod segments;
 
@@ -108,7 +108,7 @@ impl Entries {
         (word >> (index % EPOCHS * EPOCH_BITS)) as u32 & EPOCH_LAST
     }
 
-    /// Returns the use number of a live entry, or the next use number of a free entry.
+    /// Returns the use number (epoch and generation) of a live entry, or the next of a free entry.
     #[inline]
     pub(crate) fn named(&self, index: u32, entry: Entry) -> u32 {
         self.epoch(index) << GENERATION_BITS | entry.generation()
@@ -129,10 +129,10 @@ impl Entries {
             && word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Changes an entry without a slot, if its word is `from` and its epoch is that of the use
-    /// number `named`.
+    /// Replaces the word `from` if the entry's epoch is the epoch in `named`. Serves objects
+    /// without a slot, whose entries no lock of a class guards.
     pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
-        // Epochs begin only under this lock, so no epoch begins between the check and the exchange.
+        // Epochs begin only under this lock, so the check stays true.
         let _state = lock(&self.state);
         self.is_of_epoch(index, named) && self.exchange(index, from, to)
     }
@@ -173,7 +173,6 @@ impl Entries {
         self.put_back(account, index);
     }
 
-    /// Frees an entry that was never published.
     #[inline]
     pub(crate) fn put_back(&self, account: &Account, index: u32) {
         let (segment, bit) = (index / SEGMENT, 1 << (index % SEGMENT));

@@ -195,8 +195,8 @@ impl Pages {
         }
     }
 
-    /// Gives kept pages back until `left` remain or the kernel refuses. Returns the number of pages
-    /// given back.
+    /// Gives kept pages back until `left` remain or the kernel refuses. Returns the number given
+    /// back.
     #[cold]
     pub(crate) fn trim_to(&self, account: &Account, left: u64) -> u64 {
         let mut gone = 0;

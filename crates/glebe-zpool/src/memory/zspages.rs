@@ -14,9 +14,9 @@
 //! `ordinal` is the index of the zspage's [block](crate::class::blocks) in its class. `age` is the
 //! count of zspages ever made, taken when this zspage was made or when eviction last found it read.
 //!
-//! Except for the mark of a read, both words change under the class's lock. Other threads trust
-//! them only if they pinned the zspage and an entry then named it; otherwise they check the words
-//! under the lock. Lock: `numbers`, taken inside a class's.
+//! Except for the mark of a read, both words change under the class's lock. Without the lock, a
+//! thread trusts the words only if it pinned the zspage and then found an entry that names the
+//! zspage. Lock: `numbers`, taken under a class's lock.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::bits::{resize_close, Bits};

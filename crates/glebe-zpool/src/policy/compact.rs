@@ -15,15 +15,15 @@ const PAGES_PER_FREEABLE: u64 = 2000;
 /// A compaction trims kept pages when they exceed their bound by more than this number.
 const GATHERED: u64 = 32;
 const LOWERED_MAX: usize = 3;
-/// [`compact`] may give a lower number to one zspage per this many freed pages, plus `LOWERED_MIN`
-/// zspages, to shrink their table.
+/// [`compact`] renumbers at most one zspage per this many freed pages, and `LOWERED_MIN` more.
+/// Lower numbers shorten the table of zspages.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
 /// Freeable pages that automatic compaction always tolerates, because an empty zspage may stay for
 /// the next object.
 const FREEABLE_MIN: u64 = 10;
-/// At each multiple of this number of slots that wait for readers, a remove frees slots without
-/// readers.
+/// A remove frees slots without readers when the number of slots that wait for readers is a
+/// multiple of this.
 const WAITING: u64 = 64;
 
 /// Holds the result of a compaction.
@@ -65,7 +65,7 @@ fn compact_until(objects: &Objects, work: &mut Work, is_spent: impl Fn(&Work) ->
             break;
         }
     }
-    // Visits each class once, because pinned objects could keep pages freeable for ever.
+    // Visits each class only once: `freeable()` may stay above 0 while objects are pinned.
     for class in 0..objects.classes.all().count() as u32 {
         let mut stop = None;
         while memory.freeable() > 0 && !is_spent(work) && stop.is_none_or(|it| it == Stop::Spent) {

@@ -28,8 +28,8 @@ impl Evictor {
         Self { at_limit, hand: AtomicU64::new(0) }
     }
 
-    /// Returns false if it freed nothing. `trimmed` is true if the request's last call only gave
-    /// free pages back.
+    /// Returns false if nothing was freed. `trimmed` tells the request's next call that this call
+    /// only gave free pages back.
     pub(crate) fn make_room(&self, objects: &Objects, trimmed: &mut bool) -> bool {
         let memory = &objects.memory;
         objects.settle();

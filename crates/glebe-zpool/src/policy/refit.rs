@@ -1,10 +1,10 @@
-//! [`Refit`] fits the table of a pool to its objects, and charges small vectors.
+//! [`Refit`] fits a pool's size classes to its objects, and charges vectors to the pool's account.
 //!
-//! `look` runs each time the pages in use changed by a sixteenth, and by at least 16. With
-//! fitted classes, `look` changes the table if this should save enough memory. Vectors of classes
-//! and tables cannot be charged where they grow, so `look` charges them ahead.
+//! `look` runs each time the pages in use changed by a sixteenth, and by at least 16. `look`
+//! changes fitted classes if a new table should save enough memory. Vectors cannot be charged where
+//! they grow, so `look` charges them ahead.
 //!
-//! Unit: bytes. Lock: one; `look` does not wait for it.
+//! Unit: bytes. Lock: `state`; `look` does not wait for it.
 
 use crate::class::classes::Classes;
 use crate::class::Shape;
@@ -23,7 +23,7 @@ const ALIGN: u64 = 8;
 const PAGES_MIN: u64 = 256;
 /// Held bytes per byte that a new table must save.
 const HELD_PER_SAVED: f64 = 1000.0;
-/// Held bytes that a new table must save per byte that it moves.
+/// Held bytes that a new table must save per byte moved to another class.
 const MOVE_COST: f64 = 0.005;
 const CHANGE_PARTS: u64 = 16;
 const CHANGE_MIN: u64 = 16;
@@ -146,8 +146,8 @@ pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) ->
     RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;
     RulesError::within("slots in a zspage", table.most_objects().into(), 1, SLOTS_MAX.into())?;
     let shape = |class: &SizeClass| {
-        // Slots are as wide as the zspage allows, in multiples of 8 bytes, so that classes with
-        // equal pages and slots have equal shapes.
+        // Slots are as wide as the zspage allows, in multiples of 8 bytes. So classes with equal
+        // numbers of pages and slots have equal shapes.
         let (least, widest) = (class.size.get(), class.stride(page).get());
         let size = (widest & !(ALIGN - 1)).max(least) as u32;
         let (pages, objects) = (class.pages.get() as u32, class.objects);

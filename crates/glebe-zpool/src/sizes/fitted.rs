@@ -14,7 +14,7 @@ const OBJECT: f64 = 8.0;
 const SLOT: f64 = 4.0;
 const ZSPAGE: f64 = 40.0;
 const CLASS: f64 = 640.0;
-/// Expected free slots of a class, as a part of one randomly filled zspage's. Chosen on the
+/// Ratio of a class's expected free slots to those of one randomly filled zspage, chosen on the
 /// benchmark's trace.
 const LEFT: f64 = 0.8;
 
@@ -67,7 +67,7 @@ struct Goal<'a> {
 }
 
 /// Returns the kinds of zspage that may be best for objects of up to `size` bytes. The last kind is
-/// the present class's, which needs no move.
+/// the present class, without move costs.
 fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     let rules = &goal.histogram.rules;
     let mut kinds: Vec<Cost> = Vec::new();
@@ -94,8 +94,8 @@ struct Best {
     last: Option<(SizeClass, usize)>,
 }
 
-/// `Hull` has the indices of results on the lower convex hull of `held` over `objects`. Only these
-/// results can be best beside a class of larger objects.
+/// `Hull` has the indices of each [`Best`] on the lower convex hull of `held` over `objects`. Only
+/// such a `Best` can hold least with one more class.
 #[derive(Debug, Default)]
 struct Hull(Vec<usize>);
 
@@ -110,7 +110,8 @@ impl Hull {
         self.0.push(index);
     }
 
-    /// Returns the best result beside a class of larger objects that cost `per_object` bytes each.
+    /// Returns the index of the [`Best`] that holds least with one more class of `per_object` bytes
+    /// per object.
     fn least(&self, bests: &[Best], per_object: f64) -> usize {
         let falls = |two: &[usize]| slope(&bests[two[0]], &bests[two[1]]) < per_object;
         let (mut low, mut high) = (0, self.0.len() - 1);

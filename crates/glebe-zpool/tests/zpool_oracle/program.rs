@@ -20,7 +20,7 @@ use calls::{object, Program};
 
 /// Bytes that a full pool may leave unused: a zspage, and one growth of an internal table.
 const SLACK: u64 = 1 << 18;
-/// Bytes by which the size classes of a new table may exceed the limit.
+/// Bytes beyond the limit that a pool may hold after a change of its size classes.
 const TABLES: u64 = 1 << 18;
 const GUARDS_MAX: usize = 8;
 
@@ -317,7 +317,8 @@ impl<'a> Both<'a> {
         // compaction.
         let stats = self.pool.stats();
         let limbo = stats.limbo_slots;
-        // Objects of retired classes fill slots of others, so fewer pages are freeable.
+        // `compact` moves objects of retired classes to free slots of other classes, so it may free
+        // fewer pages than `freeable`.
         let retired = stats.classes.iter().any(|class| class.is_retired);
         let freeable = self.pool.freeable();
         let done = match self.pool.compact(budget) {

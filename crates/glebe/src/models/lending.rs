@@ -1,5 +1,5 @@
-//! Models lending, recall and the index. A granule has two pages. A page has two words and one key
-//! word.
+//! Models lending, recall and the page index. A granule has two pages. A page has two words and a
+//! one-word key.
 
 mod order;
 

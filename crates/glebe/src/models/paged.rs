@@ -1,7 +1,6 @@
 //! Models a page of a region: threads touch it, move it out, compress it and drop its copy.
 //!
 //! `home`, `shadow` (moved out) and `copy` stand for the page's bytes, a word each; 0 means absent.
-//! A touch of a present page only accesses `home`.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;
-/// Tries before a touch gives up, because two threads could alternate for ever.
+/// Maximum tries of a touch. Without a limit, loom could run a model for ever.
 const TRIES: u32 = 4;
 
 struct Page {

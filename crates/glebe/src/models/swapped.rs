@@ -12,7 +12,7 @@ use glebe_os::internal::sync::{Backoff, MappedWord, Ordering};
 
 const FIRST: u64 = 7;
 const SECOND: u64 = 8;
-/// Maximum tries of a call. Without it, loom would explore endless waits.
+/// Maximum tries of a call, because loom would explore endless waits.
 const TRIES: u32 = 3;
 
 struct Object {
@@ -296,7 +296,7 @@ fn nothing_is_left_of_a_dead_object() {
     }
 }
 
-/// Shows the bug of checking the pins and freeing the memory in two steps.
+/// Shows the bug of freeing memory without `Word::chosen`: a pin may follow the check.
 #[test]
 #[should_panic(expected = "it changed under a pin")]
 fn an_eviction_in_one_step_takes_what_is_pinned() {

@@ -1,7 +1,8 @@
 //! [`Budget`] limits the bytes of a cache.
 //!
-//! The reclaimer lowers the limit. For a second, it expects the program to free the bytes above the
-//! limit. A budget suits only memory that returns to the system when freed, unlike a reserve's.
+//! The reclaimer lowers the limit, and gives the program a second to free the bytes above the
+//! limit. A budget suits only memory that returns to the system when freed. Memory of a reserve
+//! does not.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

@@ -65,8 +65,8 @@ impl Due<'_> {
         // The kernel frees marked memory by itself, so it counts as room.
         let room = pressure.room().get().saturating_add(marked.get());
         let mut pause = time_for(room.saturating_sub(still), speed);
-        // A long pause needs few file pages, because growth that replaces file pages crosses no
-        // threshold.
+        // A long pause needs few file pages, because growth that replaces file pages does not raise
+        // usage to the threshold.
         let has_few_files = pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT;
         if self.tells_above && !is_alert && has_few_files {
             pause = pause.max(PAUSE_TOLD);

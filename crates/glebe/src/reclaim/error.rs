@@ -10,14 +10,14 @@ use glebe_os::error::OsError;
 pub enum ReclaimError {
     /// No limit can be read, of a group or of the machine.
     Blind {
-        /// The failure to read the groups, if any.
+        /// Failure to read the groups, if any.
         groups: Option<OsError>,
-        /// The failure to read the machine's memory.
+        /// Failure to read the machine's memory.
         machine: OsError,
     },
     /// Another reclaimer of this process has the part.
     Taken {
-        /// The kind of part.
+        /// Kind of part.
         what: &'static str,
     },
     /// The reserve cannot shed.

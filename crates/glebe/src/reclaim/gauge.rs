@@ -36,8 +36,8 @@ pub struct Reading {
     pub margin: Bytes,
     /// Bytes to give back, marked or not.
     pub short: Bytes,
-    /// Marked bytes to give back so that the kernel need not drop files in use. They may also count
-    /// in [`short`](Reading::short).
+    /// Marked bytes to give back so that the kernel need not drop file pages in use.
+    /// [`short`](Reading::short) may include the same bytes.
     pub crowded: Bytes,
     /// Time until the next look.
     pub pause: Duration,
@@ -122,8 +122,8 @@ impl Gauge {
         }
     }
 
-    /// Reports bytes `taken` from the system since the last look, so that they do not count as a
-    /// rise, and unmarked bytes `given` back, so that they hide no rise.
+    /// Reports bytes `taken` from the system and unmarked bytes `given` back since the last look.
+    /// The measured rise of usage omits these bytes.
     pub fn exchanged(&mut self, taken: Bytes, given: Bytes) {
         self.sensor.took(taken);
         self.sensor.gave_up(given);

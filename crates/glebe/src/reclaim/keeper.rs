@@ -120,7 +120,7 @@ impl Keeper {
         let level = Some(level).filter(|level| look.pressure.used < *level);
         let group = self.sensor.group();
         let is_new = group.is_some_and(|group| self.watch.arm(bell, group, level, now));
-        // A new threshold does not report an earlier crossing, so the pause stays short.
+        // A threshold armed just now reports no earlier rise above it, so the pause stays short.
         seen.pause = self.pause(&seen, !is_new, now);
         bell.wake_after(seen.pause)?;
         self.lateness.expect(Instant::now() + seen.pause);
@@ -136,8 +136,8 @@ impl Keeper {
         Ok(done)
     }
 
-    /// Takes nothing from reserves for [`FUTILE_FOR`] if usage fell by less than half of their
-    /// freed bytes, because huge pages may stay in the kernel's pool.
+    /// Takes nothing from reserves for [`FUTILE_FOR`] if usage fell by less than half of the bytes
+    /// that reserves freed. The kernel's pool may keep their huge pages.
     fn judge_reserves(&mut self, done: &Reclaimed, now: Instant) {
         let given = done.freed_of(Class::Reserve);
         if given > Bytes::ZERO && done.measured.get() < given.get() / 2 {

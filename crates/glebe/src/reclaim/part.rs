@@ -44,8 +44,8 @@ impl From<&Arc<Purger>> for Part {
 }
 
 impl<K: Hash + Eq, V> From<&Cache<K, V>> for Part {
-    /// The part gives the cache's marked entries. Give the cache the reclaimer's
-    /// [`refills`](super::Reclaimer::refills) too, so that the cache does not grow again.
+    /// The part gives the cache's marked entries. Give the cache the flag
+    /// [`refills`](super::Reclaimer::refills) too, which forbids growth during a shortage.
     fn from(cache: &Cache<K, V>) -> Self {
         region_of(cache).into()
     }
@@ -164,7 +164,7 @@ impl Handle {
     /// range, stops at a range marked after `until`.
     ///
     /// If a shared file fails, its [`Handle::oldest`] returns `None` until the next
-    /// [`Handle::stats`], so that other parts follow.
+    /// [`Handle::stats`], so the caller tries other parts.
     pub(super) fn shed_volatile(
         &self,
         priority: Priority,
@@ -196,7 +196,7 @@ impl Handle {
         Ok(limit_marked(&region, cap)?)
     }
 
-    /// Returns the most bytes that are or were marked, which the kernel may count as page cache.
+    /// Returns an upper bound of bytes ever marked, which the kernel may count as page cache.
     pub(super) fn lazy_len(&self) -> Bytes {
         let Self::Region(weak) = self else { return Bytes::ZERO };
         weak.upgrade().map_or(Bytes::ZERO, |region| region.len())

@@ -49,7 +49,7 @@ impl Targets {
 }
 
 /// Computes the bytes that each class gives up: all of one class before any of the next, up to the
-/// shortage. [`Policy::keep_files`] may add volatile memory.
+/// shortage. With [`Policy::keep_files`], marked memory may give up more.
 ///
 /// ```
 /// use glebe::internal::{plan, PartStats};

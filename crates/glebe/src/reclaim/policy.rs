@@ -12,9 +12,8 @@ const MARGIN_MAX: Bytes = Bytes::mib(256);
 const STILL_SHIFT_MAX: u32 = 2;
 const RISING_SHIFT_MAX: u32 = 1;
 const LEAD: Duration = Duration::from_millis(100);
-/// A nonzero lead is at least this many times the longest recent delay of a check.
 const LATE_FACTOR: u32 = 4;
-/// Longest delay of a check that counts. After a longer delay, the machine probably slept.
+/// Upper limit of a check's counted delay. After a longer delay, the machine probably slept.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const WITHHOLD: Duration = Duration::from_secs(1);
 /// Shedding aims at `margin + (margin >> BEYOND_SHIFT)`, so that the next look finds no shortage.
@@ -55,14 +54,14 @@ impl Policy {
         self.lead(if self.lead.is_zero() { self.lead } else { longer })
     }
 
-    /// Sets whether marked memory of a group stays so small that the kernel need not drop files in
-    /// use. Default: true.
+    /// Sets whether marked memory of a cgroup stays so small that the kernel need not drop cached
+    /// files in use. Default: true.
     #[must_use]
     pub fn keep_files(self, keeps: bool) -> Self {
         Self { keeps_files: keeps, ..self }
     }
 
-    /// Sets how long [`Refills`](crate::volatile::Refills) stay withheld, at least, after a
+    /// Sets the least time that [`Refills`](crate::volatile::Refills) stay withheld after a
     /// shortage.
     #[must_use]
     pub fn withhold(self, time: Duration) -> Self {
@@ -90,7 +89,7 @@ impl Policy {
         Bytes::new(still.get().saturating_add(ahead.get())).min(most)
     }
 
-    /// Returns the bytes to shed of any class.
+    /// Returns the bytes to shed, from any kind of memory.
     #[must_use]
     pub fn short(&self, pressure: &Pressure) -> Bytes {
         missing(pressure.room(), self.margin_at(pressure))

@@ -133,7 +133,7 @@ impl Reclaimer {
         self.alive()?.look(false)
     }
 
-    /// Sheds about `target` bytes in the order of the classes, even without a shortage.
+    /// Sheds about `target` bytes in the order of [`Class`], even without a shortage.
     ///
     /// # Errors
     /// [`ReclaimError::Blind`], [`ReclaimError::Forked`].
@@ -142,7 +142,7 @@ impl Reclaimer {
         lock(&shared.keeper).shed(target)
     }
 
-    /// Waits until the next look is due, at most `time`.
+    /// Waits until the next poll is due, at most `time`.
     ///
     /// # Errors
     /// [`ReclaimError::Forked`], [`ReclaimError::Os`].
@@ -151,7 +151,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Starts a thread that polls whenever a look is due, until the reclaimer is dropped.
+    /// Starts a thread that polls when due, until the reclaimer is dropped.
     ///
     /// # Errors
     /// [`ReclaimError::Started`], [`ReclaimError::Forked`], [`ReclaimError::Os`].
@@ -167,7 +167,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Returns the watched limit, and the sources of notices.
+    /// Returns the watched limit, and the kernel's sources of notices about usage and stalls.
     ///
     /// # Errors
     /// [`ReclaimError::Forked`].
@@ -259,7 +259,7 @@ impl Shared {
 }
 
 impl AsFd for Reclaimer {
-    /// Returns a descriptor that is readable while a look is due. Do not read from it.
+    /// Returns a descriptor that is readable while [`Reclaimer::poll`] is due. Do not read from it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }

@@ -38,7 +38,7 @@ pub(super) struct Lazy {
 }
 
 impl Lazy {
-    /// Estimates this process's bytes miscounted as page cache. `no_files` is the number for all
+    /// Estimates this process's bytes miscounted as page cache. `no_files` is the miscount of all
     /// processes.
     fn of(self, no_files: Option<Bytes>) -> Bytes {
         no_files.map_or(self.most, |all| all.max(self.marked).min(self.most))
@@ -209,8 +209,8 @@ fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
 struct Rise {
     scope: Scope,
     base: Bytes,
-    /// Bytes reported as taken, which are no growth. Each window keeps a quarter of those not yet
-    /// touched.
+    /// Bytes reported as taken, whose first touch is no growth. Each measurement keeps a quarter of
+    /// untouched bytes.
     own: Bytes,
     since: Option<Instant>,
     a_second: Bytes,
@@ -243,8 +243,8 @@ impl Rise {
     }
 }
 
-/// `Refaults` says whether the kernel read back no dropped page during `rest`. A page read back
-/// after that time doubles `rest`, up to [`REST_MAX`].
+/// `Refaults` calls refaults (reads of dropped pages) rare after a time `rest` without any. A
+/// refault after that time doubles `rest`, up to [`REST_MAX`].
 #[derive(Debug)]
 struct Refaults {
     seen: Option<u64>,

@@ -32,7 +32,7 @@ pub struct Watched {
     pub stalls: Result<String, String>,
 }
 
-/// A `Bell` holds the descriptors to wait for without the reclaimer's lock.
+/// `Bell` lets a thread wait without the reclaimer's lock.
 #[derive(Debug)]
 pub(super) struct Bell {
     epoll: Epoll,

@@ -49,7 +49,7 @@ impl ReserveCore {
         Extent::new(first.start(), 1)
     }
 
-    /// Fills the stock. `first` must be already taken pages of one chunk.
+    /// `first` must be taken pages of one chunk.
     pub(super) fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
         for _ in 0..stock::WORDS {
             let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
@@ -61,7 +61,7 @@ impl ReserveCore {
         }
     }
 
-    /// Drains the stock first, because its pages are free too.
+    /// Drains the stock first, because its pages are free.
     pub(super) fn largest_run(&self) -> Pages {
         let mut positions = lock(&self.positions);
         let drained = !self.busy.stock.is_empty() && self.drain_stock(&mut positions);

@@ -38,8 +38,8 @@ pub enum ReserveError {
         /// Longest free run.
         largest: Pages,
     },
-    /// Tenants were copying into every run that was tried, and the request may not wait. Possible
-    /// only with [`Writers::Counted`](super::Writers::Counted).
+    /// Tenants were copying into every run that was tried. Possible only with
+    /// [`Writers::Counted`](super::Writers::Counted).
     #[error("tenants are copying into every run that fits, and the request would not wait")]
     WouldWait,
     /// The caller is a forked child.

@@ -11,9 +11,10 @@ use glebe_os::units::{Bytes, Pages};
 /// [`Footing`] sums up the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {
-    /// Source of the memory; [`Source::Divided`] if the parts differ.
+    /// Source of the memory; [`Source::Divided`] if its parts differ.
     pub source: Source,
-    /// Mechanism that keeps pages in their frames; [`HeldBy::Nothing`] if the parts differ.
+    /// Mechanism that keeps pages in their frames; [`HeldBy::Nothing`] if the memory's parts
+    /// differ.
     pub held_by: HeldBy,
     /// Length in bytes.
     pub len: Bytes,
@@ -52,7 +53,7 @@ impl Reserve {
         memory.map_or(self.contig.len(), Memory::room)
     }
 
-    /// Returns the physical runs by position, with their source and evidence.
+    /// Returns the physical runs by position, with their source and proof.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].

@@ -25,9 +25,9 @@
 //! keys with equal tags. A publication ends the stale entries of its tag.
 //!
 //! `generation` is the low bits of the page's generation ([`super::words`]), so an entry names one
-//! use of its page. If a put reuses the page of the key's own stale entry, these bits match with
-//! probability 2^-16. While two puts of the key run, a reader may then find the newer page first
-//! and the older page later.
+//! use of its page. If a put reuses the page of its key's stale entry, these bits match with
+//! probability 2^-16. A reader may then find the new page before its publication, and later an
+//! older page, if another put of the key ends the stale entry.
 //!
 //! # Safety
 //! A bucket's words may be zero.

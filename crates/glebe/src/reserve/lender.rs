@@ -11,8 +11,7 @@
 //! in the processor's caches.
 //!
 //! A claim that may not evict ignores `slots`, because first class would soon take such low pages
-//! again. Such a claim uses `high_hand`, which restarts at the top when enough pages were given
-//! back.
+//! again. Such a claim uses `high_hand`, which restarts at the top ([`TO_TOP`]).
 
 use std::ops::Range;
 
@@ -35,7 +34,7 @@ const CHUNK: u64 = 32;
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
 pub(super) const DROPPED: u64 = 14;
-/// `high_hand` restarts when a 64th of all pages was given back since the last restart.
+/// `high_hand` restarts at the top when a 64th of all pages was given back since the last restart.
 const TO_TOP: u64 = 64;
 
 #[derive(Debug)]
@@ -228,7 +227,8 @@ struct Padded(Word);
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Lane {
-    /// Pages from the end down to the next page; a multiple of [`CHUNK`] if the chunk is used up.
+    /// Pages from [`Clock::end`] down to the next page; a multiple of [`CHUNK`] if the chunk is
+    /// used up.
     place: Word,
     /// Ring of dropped pages, each stored plus one; 0 for none.
     dropped: [Word; DROPPED as usize],

@@ -197,8 +197,8 @@ impl Memory {
         most.ok_or(ReserveError::FixedLen { why: "a buffer of a dma-heap is given back whole" })
     }
 
-    /// Gives back `gone`, whole units. Its addresses stay readable, because late readers may still
-    /// copy.
+    /// Gives back `gone`, whole units ([`Memory::unit`]). The addresses stay readable, because
+    /// readers may still copy from there.
     pub(super) fn vacate(&self, gone: Extent) -> Result<(), OsError> {
         let mut parts = lock(&self.parts);
         let pinned = |part: &MemoryPart, gone: Extent| within(&part.left, gone).collect::<Vec<_>>();

@@ -141,8 +141,8 @@ impl LentObjectPool {
     /// Stores an object.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`]; [`Error::Full`] if the staging is full and no page can
-    /// be lent; [`Error::Forked`]; or a call that the kernel refuses.
+    /// [`Error::Empty`], [`Error::TooLong`]; [`Error::Full`] if the memory for new objects is full
+    /// and no page can be lent; [`Error::Forked`]; or a call that the kernel refuses.
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
@@ -200,8 +200,8 @@ impl LentObjectPool {
         Ok(())
     }
 
-    /// Within the budget, compacts the staging, then moves objects there from lent zspages that are
-    /// at most three quarters full.
+    /// Compacts the staging (ordinary memory), then moves objects of lent zspages at most three
+    /// quarters full to the staging. Stops at the budget.
     ///
     /// # Errors
     /// [`Error::NoBudget`] for a budget of zero, [`Error::Forked`].
@@ -221,8 +221,8 @@ impl LentObjectPool {
         Ok(done)
     }
 
-    /// Ends the handles of lost objects in the next `zspages` zspages. Moves the objects of at most
-    /// one zspage, at most half full, to the staging. Calls that lend pages sweep too.
+    /// Ends the handles of lost objects in the next `zspages` zspages. Moves the objects of one
+    /// zspage that is at most half full to ordinary memory. Calls that lend pages sweep too.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -269,7 +269,7 @@ pub struct LentObjectPoolStats {
     pub moved: Pages,
     /// Objects moved back to the staging from sparse zspages.
     pub taken_out: u64,
-    /// Pages of lent zspages, including lost pages that were not found yet.
+    /// Pages of lent zspages, including lost pages until a call finds the loss.
     pub lent: Pages,
     /// Pages of zspages in ordinary memory.
     pub staged: Pages,

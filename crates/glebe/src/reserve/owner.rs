@@ -172,7 +172,8 @@ impl ReserveCore {
         Ok(self.block(shared, extent))
     }
 
-    /// Returns false with `Writers::Counted`, because only a search avoids granules with writers.
+    /// Returns false with `Writers::Counted`, because a tenant may be copying to the granule of the
+    /// page at hand.
     #[inline]
     fn may_be_at_hand(&self, request: &Request) -> bool {
         request.is_any_page() && !self.lent().critical().counts_writers()
@@ -259,7 +260,8 @@ impl ReserveCore {
         }
     }
 
-    /// Returns false if a counted writer is copying to `extent` and `wait` is false.
+    /// Returns false if `wait` is false and, with `Writers::Counted`, a tenant is copying to a
+    /// granule of `extent`.
     pub(super) fn recall(
         &self,
         extent: Extent,

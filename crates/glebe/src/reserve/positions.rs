@@ -138,8 +138,8 @@ impl Positions {
         self.runs[self.runs.partition_point(|run| run.base <= position) - 1]
     }
 
-    /// Returns the granules' costs, to be written before each search with [`Search::by_cost`];
-    /// above 0 for a granule without memory, which searches then skip.
+    /// Returns the granules' costs, for the caller to set before each search with
+    /// [`Search::by_cost`]. A cost above 0 lets searches skip a granule without memory.
     pub(crate) fn costs(&mut self) -> &mut [u64] {
         &mut self.costs
     }

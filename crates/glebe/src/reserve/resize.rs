@@ -1,10 +1,10 @@
 //! [`Reserve`] grows and shrinks in use.
 //!
-//! `grow` moves memory into the window, opens it to tenants, and then adds it to the free
-//! `Positions`. `shrink` takes and recalls memory like a block, and then maps read-only zeros in
-//! its place. So a late reader finds zeros and a higher epoch.
+//! `grow` moves memory into the reserve's addresses, opens it to tenants, and then adds it to the
+//! free `Positions`. `shrink` takes and recalls memory like a block, and then maps read-only zeros
+//! there. A late reader finds zeros and a higher epoch of the granule, so the read fails.
 //!
-//! Locks: the memory's `turn`, then the positions' lock, held for one step per free extent.
+//! Locks: `turn` per resize, then the positions' lock, held for one step per free extent.
 
 use super::error::ReserveError;
 use super::memory::{Memory, MemoryPart};

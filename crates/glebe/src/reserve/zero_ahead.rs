@@ -1,7 +1,6 @@
 //! [`start`] runs the thread that keeps granules (2 MiB) zeroed for first-class requests.
 //!
-//! The thread ends with the reserve and takes no lock. Requests can interrupt the thread like a
-//! tenant.
+//! The thread ends with the reserve and takes no lock.
 
 use std::thread;
 use std::time::Duration;

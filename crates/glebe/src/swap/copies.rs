@@ -34,7 +34,7 @@ pub(super) enum Copy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CopyBlock {
-    /// Handle of the piece or list in the pool, or first unit in the file.
+    /// Pool handle of the block or of the list of its pieces, or first unit in the file.
     what: u64,
     pub(super) len: usize,
     pub(super) is_coded: bool,

@@ -1,9 +1,8 @@
-//! [`SpillFile`] stores copies that do not fit into the pool.
+//! [`SpillFile`] stores compressed blocks that do not fit into the pool.
 //!
-//! A *record* is one copy, at a multiple of [`UNIT`] bytes. A write can put many records into a
-//! free run. Records are freed singly, so a nearly full file needs no compaction, but has only
-//! short runs. Cost: at best one write per [`BATCH`] bytes, one pread(2) per record. A lock guards
-//! the free units, but no I/O.
+//! A *record* is one block, at a multiple of [`UNIT`] bytes. A write can put many records into a
+//! free run. Records never move, so a nearly full file has only short free runs. Cost: at best one
+//! write per [`BATCH`] bytes, one pread(2) per record. A lock guards the free units, but no I/O.
 
 use std::path::Path;
 

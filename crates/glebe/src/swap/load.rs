@@ -27,7 +27,7 @@ impl Store {
     pub(super) unsafe fn bring(&self, place: Place, is_new: bool) -> Result<(), SwapError> {
         self.make_room(place.pages(), is_new)?;
         self.memory.populate(place).map_err(|error| {
-            // Nobody wrote to pages that the kernel keeps, so the next object here may use them.
+            // Pages that the kernel keeps still hold zeros, so the next object here may use them.
             // SAFETY: as the caller promises.
             if unsafe { self.memory.give_back(place) }.is_err() {
                 self.counts.add(Counter::Stuck, place.pages());

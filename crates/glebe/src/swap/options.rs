@@ -68,8 +68,8 @@ impl SwapOptions {
     }
 
     /// Adds a file in `dir` of up to `limit` bytes, for copies that do not fit into the pool. The
-    /// file has no name, disappears with the process, and is not encrypted by default. On tmpfs, no
-    /// limit here counts the file's memory.
+    /// file has no name, disappears with the process, and is not encrypted by default. On tmpfs,
+    /// the file takes memory beyond the budget and the pool's limit.
     pub fn file_in(self, dir: impl Into<PathBuf>, limit: Bytes) -> Self {
         Self { file: Some((dir.into(), limit)), ..self }
     }

@@ -1,6 +1,6 @@
 //! [`Patience`] limits a call's wait for room: a quarter of a second while another thread loads or
 //! evicts ([`Hope::Soon`]), some tens of milliseconds while guards pin pages ([`Hope::Used`]), else
-//! two waits.
+//! two backoff steps.
 
 use glebe_os::internal::sync::Backoff;
 

@@ -3,7 +3,7 @@
 //! *Charged* pages belong to objects that are resident, loading or leaving. A call that needs room
 //! moves the clock *hand* over the slots. The hand spares an object once if it was pinned since the
 //! last visit. Objects leave in batches, one system call a batch. An object pinned during its copy
-//! stays. Cost: 1 to 3 ns per slot. Lock: `changes`, of the budget.
+//! stays. Cost: 1 to 3 ns per slot. Lock: `changes`.
 //!
 //! # Safety
 //! A call reads objects that it has pinned, and frees pages of objects that it made leaving.
@@ -30,8 +30,8 @@ const BATCH_SHARE: u64 = 16;
 const ROUNDS: u64 = 2;
 /// Failed copies that end a search for objects.
 const REFUSALS: u32 = 8;
-/// Evictions for new objects leave a 16th of the pool free, because a load may evict other objects
-/// before it drops the copy that it loads.
+/// Evictions for new objects leave a 16th of the pool free for loads. A load may evict objects into
+/// the pool before the loaded copy leaves.
 const HEADROOM_SHARE: u64 = 16;
 
 const _: () = assert!(BATCH <= super::memory::DISCARD_MAX);

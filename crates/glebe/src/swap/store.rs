@@ -1,7 +1,7 @@
 //! [`Store`] makes, pins and frees objects by key.
 //!
 //! A call changes the object's [word](super::word) in atomic steps. The call waits while another
-//! thread evicts, loads or frees the object, and does not block that thread meanwhile.
+//! thread evicts, loads or frees the object, and does not block that thread.
 //!
 //! # Safety
 //! A call touches only bytes of objects that it has pinned or owns.

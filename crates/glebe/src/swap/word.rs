@@ -284,7 +284,8 @@ impl Word {
         Ok(Self((self.0 & !(BUSY | COPY) | copy) - 1))
     }
 
-    /// Changes busy to leaving, unless the object was pinned or declared dead meanwhile.
+    /// Changes busy to leaving, unless the object was pinned or declared dead since
+    /// [`Word::chosen`].
     pub(crate) fn leaving(self) -> Step {
         let word = self.expect(WordState::Resident)?;
         match word {

@@ -1,5 +1,5 @@
-//! Tests kill -9 at random moments. The next command brings blocks back on line. Only blocks with
-//! another program's pages remain without an owner.
+//! Tests kill -9 at random moments. The next command brings the killed process's blocks back on
+//! line, except blocks with pages of another program.
 
 use std::process::{Child, Stdio};
 use std::thread;
@@ -33,8 +33,8 @@ impl Drop for Victim {
     }
 }
 
-/// Waits until all blocks have owners if `notes` tell of hugetlb pages, because these may be
-/// another program's.
+/// If `notes` tell of hugetlb pages in a block, waits until no block is left without an owner. The
+/// pages may belong to another program, and keep the block until that program frees them.
 fn wait_for_others(notes: &[String]) -> bool {
     let is_others = notes.iter().any(|note| note.contains("pages of hugetlb pools"));
     if is_others {

@@ -14,7 +14,7 @@ const ROOT: &str = "/sys/devices/system/memory";
 const RECORD: &str = "/run/glebe/blocks";
 
 /// Longest wait until a block without an owner is back in its zone. Each call of the library tries
-/// this, and fails while another program has pages in the block.
+/// to put the block back, and fails while another program has pages in the block.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// State and zones by block number.

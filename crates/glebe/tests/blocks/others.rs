@@ -129,8 +129,8 @@ fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
     let len = block_size();
-    // The limit fits the child's words, a byte of rounds per word, and its code, because the kernel
-    // would otherwise drop and reread code.
+    // The limit has room for the child's words, a byte per word that counts its changes, and the
+    // child's code. With less room, the kernel would drop and reread the code.
     let limit = Bytes::new(2 * len + 2 * len / 8) + Bytes::mib(100);
     let group = match Group::make(limit) {
         Ok(group) => group,

@@ -14,7 +14,7 @@ use glebe::contig::PoolLock;
 use glebe_testing::time::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More threads than a test body has at once. The C library caches stacks of ended threads.
+/// Threads of [`steady`], more than a test body has at once. The C library caches their stacks.
 const STACKS: usize = 6;
 
 /// The resources of a process at one moment, without the heap. After [`steady`], malloc uses only
@@ -66,7 +66,8 @@ impl Footing {
     }
 
     fn now() -> Self {
-        // Reads the thread count before the mappings, because an uncounted thread has no mapping.
+        // Reads the thread count first. A thread that the count lacks has already unmapped its
+        // memory.
         let status = read("/proc/self/status");
         let maps = read("/proc/self/maps");
         let ours = maps.lines().filter(|line| !line.ends_with("[heap]"));

@@ -55,7 +55,8 @@ fn grows_and_shrinks() {
     let Some(turn) = Turn::take() else { return };
     let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::ZERO);
     let (name, life) = ("grows and shrinks, hugetlb", || resized::live(options()));
-    // A short test fails single calls only: `grows_and_shrinks` in `main.rs` fails later calls too.
+    // A short test fails each call alone. The test `grows_and_shrinks` in `main.rs` also fails all
+    // later calls.
     match is_long() {
         true => walk_all(Some(&turn.machine), name, life),
         false => drop(walk_once(Some(&turn.machine), name, life)),

@@ -1,5 +1,6 @@
-//! [`live`] makes a file of huge pages while the pool's free pages are out of order. Whichever
-//! kernel call fails, each frame that the library names is the one in the page map.
+//! [`live`] makes a file of huge pages while the hugetlb pool's free pages are out of order and a
+//! kernel call fails. Each frame number from the library must equal the number in
+//! `/proc/self/pagemap`.
 //!
 //! # Safety
 //! The mapping belongs to this file, and no reference to its pages exists.

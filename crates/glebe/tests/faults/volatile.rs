@@ -45,7 +45,7 @@ struct Shape {
     looked_at: Vec<u64>,
 }
 
-/// Attempts at an unmark. The last attempt can only meet a lasting fault.
+/// Attempts at an unmark. Only an injected fault that lasts can make all attempts fail.
 const ATTEMPTS: u32 = 3;
 
 impl Memory {

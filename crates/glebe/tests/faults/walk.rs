@@ -24,7 +24,7 @@ const SETTLING: usize = 2;
 /// calls.
 const RECORDED: usize = 2;
 const ATTEMPTS: u32 = 3;
-/// Average number of calls per failing call, between a stack's second and last call.
+/// A walk fails a random one in `SHARE` calls between a stack's second and last call.
 const SHARE: u64 = 20;
 /// A walk ends after this many runs in a row ended before the chosen call.
 const UNMET: u32 = 3;

@@ -166,8 +166,8 @@ fn what_a_region_had_marked_is_no_file_as_far_as_the_kernel_says() {
             format!("file {}\nshmem {}\ninactive_file {}\n", file << 20, shared << 20, 16 << 20);
         tree.set("sys/fs/cgroup/a/memory.stat", &stat);
     };
-    // The inactive list has 16 MiB, of which `others` MiB are no file pages. The region has 12 MiB
-    // and can account for no more.
+    // The inactive list has 16 MiB, of which `others` MiB are no file pages. The reclaimer
+    // subtracts `others` MiB from the list, but at most the region's 12 MiB.
     for (others, asked) in [(0, 0), (8, 0), (9, 3), (12, 6), (16, 6)] {
         let tree = Tree::v2("listed", LIMIT, LIMIT);
         set(&tree, 16 - others + 5, 5);

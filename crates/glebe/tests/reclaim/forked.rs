@@ -1,4 +1,4 @@
-//! Tests that a forked child has no reclaimer, thread or caps of its parent.
+//! Tests that a forked child has no reclaimer, reclaimer's thread or memory limit of its parent.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,8 +15,8 @@ pub enum Device {
     RefusesAll,
 }
 
-/// A descriptor of the library, and a second one of the same file. `set(Works)` must precede the
-/// drop of the owner, because later another file may have the number.
+/// A descriptor of the library, and a duplicate. Call `set(Works)` before the descriptor's owner
+/// (store, region or area) is dropped, because another file may then get the number.
 pub struct Descriptor {
     number: RawFd,
     works: OwnedFd,

@@ -1,4 +1,4 @@
-//! Tests a region with forks, system calls, devices, signals and other advice.
+//! Tests a region with forks, system calls, devices, signals and the program's own madvise calls.
 
 use std::time::Duration;
 use std::{io, ptr, thread};

@@ -1,5 +1,5 @@
-//! The process to be killed: it executes the steps sent by the oracle's process, and returns what
-//! it read.
+//! [`serve`] executes steps that the test's process sends, and returns what the steps read. The
+//! test kills the process of `serve`.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

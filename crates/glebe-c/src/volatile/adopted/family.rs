@@ -1,13 +1,13 @@
 //! [`Family`] has shared regions over the caller's memory that a process shares with its children.
 //!
-//! The first mark of a part makes a region, and children that are forked later inherit the region,
-//! so all processes see the same volatile and lost pages. A region stays even without volatile
-//! pages; it ends when a call finds other memory mapped over all of it. Positions are base pages,
-//! numbered from address 0. The lock of [`Family`] is held during a fork, and never during a call
-//! on a region, because such a call may wait for a fork.
+//! A mark of pages outside all regions makes a region. Children that are forked later inherit the
+//! region, so all processes see the same volatile and lost pages. A region stays even without
+//! volatile pages; the region ends when a call finds other memory mapped over all of it. Positions
+//! are base pages, numbered from address 0. The lock of [`Family`] is held during a fork, and never
+//! during a call on a region, because such a call may wait for a fork.
 //!
-//! The kernel never takes this memory. [`purge`] takes it by address, so it first checks that all
-//! of a region is still the same memory. A touch of purged memory finds zeros.
+//! Only [`purge`] frees this memory, by address, so [`purge`] first checks that a whole region is
+//! still the same memory. A touch of purged memory finds zeros.
 //!
 //! # Safety
 //! The header demands that the caller owns the memory and keeps it mapped while it is volatile.
@@ -42,14 +42,14 @@ pub(in super::super) fn hold_family() -> MutexGuard<'static, Family> {
     lock(&FAMILY)
 }
 
-/// A region, and the ascending runs of its pages that no call found replaced.
+/// A region, and the ascending runs of its pages where no call found other memory.
 #[derive(Clone, Debug)]
 struct Entry {
     member: Arc<Member>,
     live: Vec<Extent>,
 }
 
-/// A region over pages of one mapping, which belonged to no other region.
+/// A region over pages of one mapping, outside older regions.
 #[derive(Debug)]
 struct Member {
     shared: Shared,
@@ -108,7 +108,7 @@ impl Family {
     }
 }
 
-/// Returns the regions over `pages`, each with its part of them.
+/// Returns the parts of `pages` that regions cover, each with its region.
 fn among(pages: Extent) -> Vec<(Arc<Member>, Extent)> {
     let mut found = Vec::new();
     for entry in &lock(&FAMILY).members {
@@ -167,7 +167,8 @@ pub(super) fn forget_replaced(parts: &[Part]) {
         gone.extend((!stays).then(|| Arc::clone(&entry.member)));
         stays
     });
-    // The list is unlocked before the drop of `gone`, because the drop ends regions.
+    // Unlocks before `gone` drops, because the drop ends regions, and such calls run without the
+    // lock.
     drop(family);
 }
 

@@ -1,5 +1,5 @@
 //! [`Walk`] finds the parts of a range that can become volatile. The walk skips holes, and ends at
-//! other memory that cannot.
+//! other memory that cannot become volatile.
 //!
 //! Positions are base pages, numbered from address 0. Cost: reads the list of mappings once, and
 //! again for each shared mapping and each hole. Takes no lock.

@@ -1,5 +1,5 @@
-//! Tests that `glebe run` sets the program's environment, and refuses programs in which the library
-//! would have no effect. A stand-in library replaces the allocator, except in `allocator.rs`.
+//! Tests that `glebe run` sets a program's environment, and refuses programs in which the
+//! allocator's library would have no effect. Except in `allocator.rs`, the library is empty.
 
 mod allocator;
 mod bad_input;
@@ -36,7 +36,7 @@ impl Place {
         place
     }
 
-    /// Makes a place with a library in the command's folder. Returns `None` without a compiler.
+    /// Makes a folder `bin` with the command and a library. Returns `None` without a compiler.
     fn with_library() -> Option<Self> {
         let place = Self::new();
         place.add_library("bin")?;

@@ -3,8 +3,9 @@
 //! Offsets and lengths are bytes, in whole pages of the files. An access outside all pieces raises
 //! SIGSEGV. Concurrent callers must use different parts.
 //!
-//! A process at the limit on its mappings cannot map over a part to clear it. So a *spare* page
-//! behind the range is a mapping of its own; `clear` merges it if needed, which frees two mappings.
+//! Clearing maps over a part, which fails at the limit of mappings. So a *spare* page behind the
+//! range is a mapping of its own. After a failure, `clear` merges the spare page with its two
+//! neighbours, which frees two mappings.
 //!
 //! # Safety
 //! Nothing else is mapped in the range from `mmap` to the drop. A child lacks the pieces and may

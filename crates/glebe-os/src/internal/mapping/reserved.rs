@@ -58,7 +58,7 @@ impl Reserved {
         self.mapping.populate(offset, len)
     }
 
-    /// Commits the whole range, so that a write makes its page present.
+    /// Commits the whole range.
     pub fn commit_all(&self) -> Result<(), OsError> {
         self.commit(self.len())
     }

@@ -5,8 +5,8 @@
 //! lengths are bytes, in whole pages. The caller orders the moves.
 //!
 //! # Safety
-//! From `mmap` to the drop, nothing else is mapped in the range, unless other memory gets into the
-//! hole of a failed move before `mend`. A forked child lacks the range and unmaps nothing.
+//! From `mmap` to the drop, nothing else is mapped in the range, except in the hole of a failed
+//! move until `mend` fills it. A forked child lacks the range and unmaps nothing.
 #![allow(unsafe_code)]
 
 use super::Mapping;

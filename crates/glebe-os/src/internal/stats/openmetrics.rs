@@ -1,4 +1,4 @@
-//! This module writes statistics as OpenMetrics text, for Prometheus.
+//! Writes statistics as OpenMetrics text, for Prometheus.
 //!
 //! Pages become bytes, and nanoseconds become seconds. In a row's name, the base unit replaces
 //! `_pages`, `_bytes` or `_ns`. Bucket bounds are inclusive, so each finite bound is one nanosecond

@@ -1,7 +1,8 @@
 //! [`AtomicU64`] is an atomic word with which loom finds all races.
 //!
 //! loom 0.7 looks for a race only with the last access to a word, so a thread's own load hides an
-//! earlier load by another thread. Changes hide nothing, so each access also changes a second word.
+//! earlier load by another thread. Unlike loads, changes race with each other, so each access also
+//! changes a second word.
 //! Source: github.com/tokio-rs/loom, issues 166 and 392.
 
 use std::sync::OnceLock;
@@ -39,8 +40,8 @@ impl AtomicU64 {
         self.words.get_or_init(|| (Word::new(self.value), Word::new(0)))
     }
 
-    /// Accesses the first word, then changes the second. loom explores no thread switch between,
-    /// because a race on the second makes loom try a switch before the access.
+    /// Accesses the first word, then changes the second, without a thread switch in between. A race
+    /// on the second word makes loom try a switch before the first step.
     fn at<T>(&self, access: impl FnOnce(&Word) -> T) -> T {
         let (word, accessed) = self.words();
         let done = access(word);

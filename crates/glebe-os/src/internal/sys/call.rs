@@ -1,4 +1,5 @@
-//! [`answer`] and [`call`] make a system call after a fault point and read its error number.
+//! [`answer`] and [`call`] make a system call and read its error number. Tests inject errors at
+//! [`point`].
 
 use std::io;
 

@@ -1,8 +1,7 @@
 //! [`point`] precedes most kernel calls of this layer, so that a test can make the call fail.
 //!
-//! Without the feature `faults`, a fault point does nothing. A point costs one load until `arm`;
-//! then the calls of all threads are counted. Reading a whole file counts as one `open` and one
-//! `read`.
+//! With the feature `faults`, a point costs one load until `arm`; then the calls of all threads are
+//! counted. Reading a whole file counts as one `open` and one `read`.
 
 use std::io;
 use std::path::Path;
@@ -234,7 +233,7 @@ mod armed {
             "userfaultfd" | "process_vm_readv" | "process_vm_writev" => &[EPERM, ENOSYS, ENOMEM],
             "process_madvise" => &[EPERM, ENOSYS, EINVAL],
             "membarrier" => &[ENOMEM, EPERM],
-            // A seccomp filter returns these errors; others may leave the target unmapped.
+            // Only these errors (of a seccomp filter) prove that mremap left the target mapped.
             "mremap" => &[EPERM, ENOSYS],
             "open" => &[EMFILE, EACCES, ENOMEM],
             "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],

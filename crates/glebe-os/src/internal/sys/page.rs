@@ -10,7 +10,7 @@ use crate::units::PageSize;
 /// If the kernel reports none, which Linux never does.
 #[must_use]
 pub fn page_size() -> PageSize {
-    // A lock would make a child wait for ever if a thread had it during the fork.
+    // `SIZE` uses no lock, because a forked child could hang on a missing thread's lock.
     static SIZE: MappedWord = MappedWord::new(0);
     let mut bytes = SIZE.load(Ordering::Relaxed);
     if bytes == 0 {

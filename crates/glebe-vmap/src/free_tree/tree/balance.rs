@@ -55,7 +55,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.recompute(level - 1, parent, lane + 1);
     }
 
-    /// Merges a node of too few lanes with its neighbour, or takes lanes from the neighbour.
+    /// Merges a node of too few entries with its neighbour, or takes entries from the neighbour.
     #[cold]
     pub(super) fn even_out(&mut self, path: &Path, leaf: usize) {
         self.refresh_all();

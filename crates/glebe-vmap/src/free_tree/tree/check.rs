@@ -1,4 +1,4 @@
-//! `check` walks the tree once, and computes maxima anew, to find errors of changes.
+//! `check` walks the tree once and computes the maxima anew, to find errors.
 
 use super::{Lane, Tree};
 

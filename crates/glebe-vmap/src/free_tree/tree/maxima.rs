@@ -7,16 +7,16 @@
 use super::super::lanes::{usable, Lane};
 use super::{count_visit, Entry, Path, Tree};
 
-/// Maximum number of noted leaves, each of which may mislead a search.
+/// Maximum number of leaves in a [`Stale`]. A `find` may visit each in vain.
 const LEAVES: usize = 16;
 
-/// Classes handled together. The classes after the first form whole groups.
+/// Alignment classes compared at a time. The classes after class 0 form whole groups.
 pub(super) const GROUP: usize = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Stale<L> {
     any: u64,
-    /// Noted classes by place, a bit each; 0 if empty.
+    /// Noted classes of the leaf in `leaves`, a bit each; 0 if none.
     classes: [u64; LEAVES],
     leaves: [u32; LEAVES],
     /// Extent that shrank, or zeros if several did. If the extent comes back, the maxima are right.

@@ -29,8 +29,8 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Compares flights, because after a flight has woken its waiters, another item may have the
-    /// id.
+    /// Compares flights (each lasts until it wakes an item's waiters), because another item may
+    /// then get the id.
     fn is_on(&self, wait: &Wait<V>) -> bool {
         let flight = self.items[wait.id].as_ref().and_then(|item| item.flight.as_ref());
         flight.is_some_and(|flight| Arc::ptr_eq(flight, &wait.flight))

@@ -2,9 +2,9 @@
 //!
 //! Two lookups that miss one key may claim two slots of its set. Each lookup stores the key's hash,
 //! then looks at the set. All steps are sequentially consistent, so at least one lookup sees the
-//! other claim. A claim yields to a slot with the hash that is being built, and to a lower claim. A
-//! lower claim waits, up to its patience, for the upper to end, because the upper may not have seen
-//! the lower.
+//! other claim. A claim yields to a slot with its hash that is being built, and to a lower claim.
+//! The lower claim waits, up to its patience, for the upper claim to end, because the upper lookup
+//! may not have seen the lower claim.
 
 use std::time::Instant;
 

@@ -23,10 +23,10 @@ statistics! {
 }
 
 impl Stats {
-    /// Checks that misses = told + built + failed, which holds while no call is under way.
+    /// Checks that `misses = told + built + failed`, which holds while no call is under way.
     ///
     /// # Errors
-    /// If the sum differs, with the values.
+    /// Returns the values if the sum differs.
     pub fn check(&self) -> Result<(), String> {
         let Self { misses, told, built, failed, .. } = self;
         if *misses == told + built + failed {

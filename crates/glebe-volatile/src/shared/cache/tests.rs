@@ -40,7 +40,7 @@ fn of_two_that_claim_one_hash_one_builds() {
         (0, SlotPhase::Claimed(dead), true),
         (7, SlotPhase::Building(lives), false),
         (7, SlotPhase::Building(dead), true),
-        // The claim in the lower slot waits for `lives` until the cache's patience ends.
+        // The new claim, in slot 0, waits for the claim of `lives` until the patience ends.
         (7, SlotPhase::Claimed(lives), false),
     ] {
         assert_eq!(is_claimed_beside(&cache, slot, phase), is_claimed, "{slot} {phase:?}");

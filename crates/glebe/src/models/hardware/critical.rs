@@ -53,7 +53,7 @@ pub(crate) enum Fault {
 
 #[derive(Debug)]
 pub(crate) struct Critical {
-    /// For each cpu, true if its sequence was aborted; empty if tenants are counted instead.
+    /// For each cpu, true if its sequence was aborted; empty in [`Critical::counted`].
     cpus: Box<[Mutex<bool>]>,
     fault: Fault,
 }

@@ -1,7 +1,7 @@
-//! Tables of model words replace mapped tables.
+//! [`Table`] replaces a mapped table in loom's models.
 //!
 //! # Safety
-//! [`Zeros`] has no conditions.
+//! [`Zeros`] asks nothing of its types.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;

@@ -45,7 +45,7 @@ fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
     Some(found)
 }
 
-/// Leaves a stale entry of page 0. Returns the claim of a new put into that page.
+/// Leaves a stale index entry: a recall took the entry's page 0. Returns a new claim of page 0.
 fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
     publish(lent, index, filled(lent, claimed(lent, 0), 1));
     lent.recall(&EDGE, false, true).expect("waits");
@@ -62,7 +62,7 @@ fn reads_during_a_put(reader: Reader) {
     );
     let index = Arc::new(index);
     let claim = claimed_with_a_stale_entry(&lent, &index);
-    // `Held::Other` keeps the stale entry. A reader rejects it by its generation alone.
+    // `Held::Other` keeps the stale entry. A reader rejects the entry only by the generation.
     let old = filled(&lent, claimed(&lent, 1), 2).expect("alone");
     index.publish(HASH, old, |_| Held::Other).expect("room");
     let put = {
@@ -95,7 +95,7 @@ fn order_of_reads_needs_the_generation() {
 }
 
 /// Puts one key in two threads, once into a stale entry's page, and reads the key in a third. Loom
-/// runs the three in any order without a preemption, because the main thread only waits.
+/// needs no preemption to run the three threads in any order, because the main thread only waits.
 fn reads_during_two_puts(reader: Reader) {
     let (lent, index) = (
         lent(1, Critical::restartable(2, Fault::None)),

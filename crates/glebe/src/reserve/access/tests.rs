@@ -1,6 +1,7 @@
-//! Tests that a fill whose guard is closed stores nothing after [`Critical::barrier`].
+//! Tests that [`Critical::fill`] stores nothing once its guard word has changed and
+//! [`Critical::barrier`] has returned.
 //!
-//! Each round tries to close the guard during a long copy. After the barrier the round marks the
+//! Each round tries to change the guard during a long copy. After the barrier the round marks the
 //! last word, which a continued copy would overwrite. Only rounds that interrupted a copy count.
 
 use super::*;

@@ -4,14 +4,15 @@
 //! With restartable sequences ([`super::access`]), a tenant commits only in a sequence that finds
 //! the page's granule open and in the epoch of the claim. A recall closes the granules, aborts all
 //! sequences by one barrier, and only then changes epochs and page words. A restarted sequence thus
-//! finds a closed granule, another epoch or another page word. A recall without a whole granule
-//! first tries to exchange page words only, because no sequence stores to an unclaimed page.
+//! finds a closed granule, another epoch or another page word. A recall that takes no whole granule
+//! first tries to exchange only page words. If no page is claimed, the exchange needs no barrier,
+//! because sequences store only to claimed pages.
 //!
-//! Without such sequences, granules count writers; a recall waits for these, or fails, and needs no
-//! barrier.
+//! Without such sequences, granules count writers; a recall waits for the writers, or fails, and
+//! needs no barrier.
 //!
-//! A claim, fill or read costs two words and the key words. A recall costs two exchanges a granule,
-//! one barrier, and a look at each page of granules taken in part.
+//! A claim, fill or read touches two words and the key words. A recall costs two exchanges a
+//! granule, one barrier, and a look at each page of granules taken in part.
 
 mod recall;
 mod zero;

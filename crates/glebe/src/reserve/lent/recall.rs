@@ -242,7 +242,7 @@ impl Lent {
         match old.state(epoch) {
             PageState::Writing => {
                 let before = PageWord(self.words[page].swap(new.0, Ordering::AcqRel));
-                // The recall that revoked the page has used the generation of `new`.
+                // If another recall revoked the page, its word has the generation of `new`.
                 if before != old {
                     let newer = before.next(PageState::First, epoch);
                     self.words[page].store(newer.0, Ordering::Release);

@@ -1,8 +1,8 @@
 //! [`Packed::seal`] copies zspages to lent pages. [`Movers`] move them out of runs that first class
 //! takes.
 //!
-//! All pages of a zspage go to one granule. If the next claimed page is in another granule, the
-//! copy starts again there.
+//! All pages of a zspage go to one granule of 2 MiB. If the next claimed page is in another
+//! granule, the copy starts again there.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};

@@ -1,15 +1,15 @@
 //! [`Packed`] keeps objects of a compressed pool on lent pages.
 //!
-//! New objects go to zspages in ordinary memory, the *staging*. When it is nearly full, zspages are
-//! *sealed*: each is copied to lent pages of one granule. A page is lost when a claim or recall
-//! ends its [`PageUse`]. A read or the *sweep* finds the loss.
+//! New objects go to zspages in ordinary memory, the *staging*. When the staging is nearly full,
+//! zspages are *sealed*: each is copied to lent pages of one granule. A page is lost when a claim
+//! or recall ends its [`PageUse`]. A read or the *sweep* finds the loss.
 //!
 //! Each lent page has *key words*: {the pool's number with the highest bit set, zspage and page,
 //! number of the seal, 0}. A read checks the key words before the copy, and the [`PageUse`] before
 //! and after, so wrong bytes are never used.
 //!
-//! A zspage stays sealed until its last object ends. Copying an object out needs no lock, because
-//! the zspage has left its class's lists.
+//! A zspage stays sealed until its last object ends. No insert finds a sealed zspage, so reads copy
+//! objects out without a lock.
 
 mod lend;
 mod refs;
@@ -31,14 +31,15 @@ const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
 const ROOM_PER_STAGED: u64 = 64;
 const TABLES: Bytes = Bytes::mib(16);
-/// Parts of the staging. Sealing begins with less than one part free, and ends with two parts free.
+/// Parts of the staging (ordinary memory). With less than one part free, zspages move to lent pages
+/// until two parts are free.
 const PARTS: u64 = 8;
 const STAGED_MIN: u64 = 4 * PAGES_MAX as u64;
 
 /// [`Rest`] is the fate of the other objects of a zspage with a lost page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// The objects stay. Once few are left, a sweep or compaction moves them to the staging.
+    /// The objects stay. Once few are left, a sweep or compaction moves them to ordinary memory.
     Stays,
     /// The objects are dropped, because in a cache they are about as old as the lost ones.
     Goes,
@@ -204,8 +205,8 @@ impl Packed {
         self.counters.lost.fetch_add(objects as u64, Ordering::Relaxed);
     }
 
-    /// Calls `then` with the stored bytes, and unpins the object. Ends a lost object and returns
-    /// `None`.
+    /// Calls `then` with the stored bytes, and unpins the object. If the object is lost, ends it
+    /// and returns `None`.
     #[inline]
     pub(super) fn with_stored<R>(
         &self,

@@ -8,8 +8,8 @@
 //!                      +----------+-------------+--------------------+
 //! ```
 //!
-//! A seal writes word 0 last, after `prepare` populated the words. The end of the zspage clears
-//! word 0 first. In between, only moves of pages exchange words. No lock.
+//! [`Refs::set`] writes word 0 last, after [`Refs::prepare`] populated the words. The end of the
+//! zspage clears word 0 first. Until then, a word changes only when its page moves. No lock.
 
 use crate::reserve::words::PageUse;
 use glebe_os::error::OsError;

@@ -12,7 +12,7 @@ use crate::reserve::stats::Counter;
 use glebe_os::internal::sync::Ordering;
 
 const REPAIRS: u32 = 3;
-/// Pages of a batch; at most the [`DROPPED`] replaced pages that a thread remembers for reuse.
+/// Pages of a batch, at most [`DROPPED`]: a thread remembers that many replaced pages for reuse.
 const BATCH: usize = 8;
 const _: () = assert!(BATCH as u64 <= DROPPED);
 
@@ -110,8 +110,8 @@ impl Namespace {
     }
 
     /// Stores `bytes` as the pages of `object` from index `first` on; the last page may be partial.
-    /// Keeps all pages or none, unless others evict or recall some meanwhile. Concurrent puts of a
-    /// run may leave pages of both. O(bytes).
+    /// Keeps all pages or none, but other calls may evict or recall pages at any time. Concurrent
+    /// puts of a run may leave a mix of their pages. O(bytes).
     ///
     /// # Errors
     /// [`ReserveError::Forked`].

@@ -329,7 +329,8 @@ impl Area {
         self.change_policy(|policy| WritePolicy { write_back, ..policy })
     }
 
-    /// Limits the compressed bytes that need never be written. With a file, writes the excess now.
+    /// Limits the compressed bytes that may stay in memory, unwritten. With a file, writes the
+    /// excess now.
     ///
     /// # Errors
     /// As [`Area::set_write_back`]; `PutBackBelowStored` without a file.

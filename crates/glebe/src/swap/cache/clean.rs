@@ -1,8 +1,8 @@
 //! [`Area::clean`] writes to the file the pages that only ordinary memory holds.
 //!
-//! A call without room for its page cleans; no background thread does. A page stays readable during
-//! its write. If the page is replaced meanwhile, the cleaner frees the record. A cleaner locks
-//! `hand`, also during the write; a call with room does not.
+//! A store without room for its page first cleans; no background thread does. A page stays readable
+//! during its write. If a store replaces the page during the write, the cleaner frees the written
+//! bytes. A cleaner holds the lock `hand`, also during the write.
 
 use super::area::Area;
 use super::batch::{Batch, Page};
@@ -88,7 +88,8 @@ impl Area {
                 }
                 let Some(block) = was.copy.in_pool() else { continue };
                 with_buffer(block.len, |bytes| {
-                    // A missing block was replaced; a damaged block fails at its next load.
+                    // Skips unreadable blocks: a missing block was replaced, and a damaged block
+                    // fails at its next load.
                     if self.copies.gather(block, bytes).is_ok() {
                         batch.push(Page { offset, was, block }, bytes);
                     }

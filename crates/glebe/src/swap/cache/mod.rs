@@ -9,8 +9,8 @@
 //! let cache = SwapCache::on(&reserve)?;
 //! let area = cache.area(Pages::new(1024), &std::env::temp_dir(), Bytes::mib(8))?;
 //! let page: Vec<u8> = (0..page_size().bytes().as_usize()).map(|at| (at / 9) as u8).collect();
-//! area.store(7, &page)?; // written through: the file has it when this returns
-//! area.set_write_back(cache.usual_write_back())?; // from now on the file may have it later
+//! area.store(7, &page)?; // written through
+//! area.set_write_back(cache.usual_write_back())?; // the file may now get pages later
 //! let mut out = vec![0; page.len()];
 //! assert!(area.load(7, &mut out)? && out == page);
 //! assert!(area.invalidate_page(7)? && !area.load(7, &mut out)?);
@@ -22,7 +22,7 @@
 //! device. Other pages use the area's ordinary memory, within two limits on their compressed bytes:
 //!
 //! * *write-back*: bytes that wait to be written; see [`SwapCache::usual_write_back`].
-//! * *put-back*: bytes that need not be written.
+//! * *put-back*: bytes that stay in memory, unwritten.
 //!
 //! Both are 0 at first, which is *write-through*: the file has a page when its store returns.
 //! Same-filled pages take no memory and no file.

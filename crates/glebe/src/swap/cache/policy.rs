@@ -1,5 +1,5 @@
-//! [`Unsaved`] counts the compressed bytes that only ordinary memory holds. No charge raises the
-//! count above `put_back` plus, with a file, `write_back`.
+//! [`Unsaved`] counts the compressed bytes that only ordinary memory holds, and refuses charges
+//! above a limit.
 
 use glebe_os::internal::sync::{lock, Mutex};
 use glebe_os::units::Bytes;

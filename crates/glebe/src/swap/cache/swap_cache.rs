@@ -92,8 +92,8 @@ impl SwapCache {
         Area::new(self, pages, Some(file))
     }
 
-    /// Makes an area without a file. The area refuses pages, except same-filled ones, until
-    /// [`Area::set_put_back`] gives it room.
+    /// Makes an area without a file. Only same-filled pages fit until [`Area::set_put_back`] raises
+    /// the limit of 0 bytes.
     ///
     /// # Errors
     /// As [`SwapCache::area`].

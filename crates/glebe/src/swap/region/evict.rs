@@ -5,8 +5,8 @@
 //! still in the window, and first compresses each page that has no equal copy.
 //!
 //! Pages that the kernel pins, or that are locked or read-only, stay. The region remembers locked
-//! and read-only pages: an eviction retries one, and all after one moves. Such pages may exceed the
-//! budget, because other pages keep at least a quarter of the budget.
+//! and read-only pages: an eviction retries one such page, and all once one moves. The region
+//! exceeds its budget where such pages leave less than a quarter for other pages.
 //!
 //! Without UFFDIO_MOVE, the hand compresses and drops pages in place. The hand first write-protects
 //! each page, because a write between copy and drop would be lost.

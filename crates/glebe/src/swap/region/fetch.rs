@@ -1,7 +1,8 @@
 //! `RegionCore` brings pages *home*, to the region's addresses, after a touch or for a call.
 //!
-//! The kernel copies bytes into a page's hole, and moves pages back from the *window*, the shadow
-//! addresses. Sequential touches read ahead: up to [`AHEAD`] pages share one system call.
+//! The kernel copies bytes into a page's hole, and moves pages back from the *window*, shadow
+//! addresses where pages wait for eviction. Sequential touches read ahead: up to [`AHEAD`] pages
+//! share one system call.
 //!
 //! Only an instruction that touches the region raises SIGBUS, and no code may touch a region under
 //! an allocator's or this crate's locks. So the handler may allocate and take the pool's locks.
@@ -62,8 +63,8 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
         return Decision::Pass;
     }
     let page = (addr - inner.home.addr()) / inner.page();
-    // SAFETY: the handler blocks signals that no instruction raises, and `bring` touches no absent
-    // page.
+    // SAFETY: the handler blocks all signals but those of faulting instructions, and `bring`
+    // touches no absent page.
     match unsafe { inner.stacks.run(|| inner.bring(page as u64, Asker::Touch)) } {
         Ok(()) => Decision::Resume,
         Err(SwapError::LostPage { .. }) => Decision::Fail(Reason::Damaged),
@@ -114,7 +115,7 @@ impl RegionCore {
             _ => Ok(()),
         };
         let filled = lifted.and_then(|()| {
-            // SAFETY: this call owns the page, which is at home; present bytes stay.
+            // SAFETY: this call owns the page, which is at home; a present page keeps its bytes.
             unsafe { self.pager.fill(self.at_home(page), &ZEROS[..self.page()], self.page()) }
                 .map_err(|errno| refusal("UFFDIO_COPY", errno))
         });
@@ -278,7 +279,7 @@ impl RegionCore {
         let slot = self.slot_of(page);
         let copy = slot.copy();
         self.counts.add(Counter::ReadBack, u64::from(copy.is_in_file()));
-        // Drops a copy in the file, because an eviction would reread it, at more cost than
+        // Drops a copy in the file, because reading it to compare an evicted page costs more than
         // compression.
         let keeps = self.keeps_copies && !copy.is_in_file();
         if !keeps {

@@ -1,8 +1,8 @@
 //! [`RegionCore`] has the parts of a region, at a constant address for the signal handler.
 //!
-//! A page's [word](crate::swap::word) says where its bytes are: at home, at the same offset of the
-//! *shadow* (in the *window*), in a copy, or nowhere yet. Pages at home and in the window are
-//! *charged*. Unit: pages. Changes of the budget take the lock `changes`, touches do not.
+//! A page's [word](crate::swap::word) says where its bytes are: at `home`, in the *window* (at the
+//! same offset of `shadow`), in a copy, or nowhere yet. Pages at `home` and in the window are
+//! *charged* to the budget. Unit: pages. Only changes of the budget take the lock `changes`.
 //!
 //! # Safety
 //! Only the thread that owns a page ([`crate::swap::word`]) uses the page's shadow address.
@@ -106,7 +106,7 @@ impl RegionCore {
     }
 
     fn arm(&self) -> Result<(), OsError> {
-        // SAFETY: `new` mapped the memory, which no code touches before its watch exists.
+        // SAFETY: `new` mapped the memory. The SIGBUS handler watches it before any code uses it.
         unsafe {
             self.pager.arm(self.home.addr(), self.home.len())?;
             if self.pager.moves() {

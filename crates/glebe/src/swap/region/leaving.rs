@@ -1,8 +1,8 @@
 //! [`Leaving`] drops pages from memory with one system call.
 //!
 //! All pages are at the program's addresses (*home*), or all at shadow addresses (the *window*).
-//! The call owns each page by its word until the page is dropped or stays, and retries singly the
-//! pages that the kernel kept. No lock.
+//! Each page's state word gives the page to the call until the page is dropped or stays. The call
+//! retries singly the pages that the kernel kept. No lock.
 //!
 //! # Safety
 //! A call reads and drops only pages that it owns.
@@ -67,7 +67,7 @@ impl<'a> Leaving<'a> {
     }
 
     fn end(&self, page: u64) {
-        // Releases first, because a thread that sees the new word must find the room.
+        // `release` comes first: a thread that sees the new word must find room in the budget.
         self.inner.release(1);
         if self.is_dead {
             self.inner.forget(page);

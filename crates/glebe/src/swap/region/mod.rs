@@ -40,7 +40,7 @@ const STACK: usize = 2 << 10;
 ///   handler runs on the thread's alternate stack, if any.
 /// - A touch of a damaged or unreadable page calls the earlier SIGBUS handler, with `si_addr` and
 ///   the error number in `si_errno`.
-/// - If pool and file are full, a touch exceeds the budget, and calls are refused.
+/// - If compressed pages fill pool and file, a touch exceeds the budget, and calls are refused.
 /// - In a forked child, a touch raises SIGSEGV, and calls return [`SwapError::Forked`].
 /// - The program may advise on parts (madvise(2)), lock and protect them. Locked and read-only
 ///   pages may stay in memory, even beyond the budget. After mlockall(2), twice the region's length

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! A guard pins each page exclusively: the bytes stay present, eviction skips the page, and no
-//! other guard or copy uses it. No lock.
+//! other guard or copy uses it.
 #![allow(unsafe_code)]
 
 use std::fmt;

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! hole, stored, window ----> loading ----> resident       a touch needs the page
-//! resident             ----> leaving ----> window         the page moves out of reach
+//! resident             ----> leaving ----> window         the page moves to a shadow address
 //! window               ----> leaving ----> stored         the page is compressed and dropped
 //! resident, window     ----> leaving ----> hole           the page is discarded
 //! stored, failed       ----> loading ----> hole           the copy is discarded
 //! ```
 //!
-//! A thread that makes a page loading or leaving owns it until [`Word::put`]; touches wait. The
-//! copy may be older than the page, because the program writes without calls. The generation is 0.
+//! A thread that makes a page loading or leaving owns the page until [`Word::put`]; touches wait. A
+//! resident page may be newer than its copy, because the program writes without calls. The
+//! generation is 0.
 
 use super::{Refusal, Step, Word, WordState, ALONE, BUSY, COPY, PINS};
 

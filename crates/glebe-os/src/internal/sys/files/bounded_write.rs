@@ -3,8 +3,8 @@
 //!
 //! A child process, the *writer*, shares the caller's memory and file table. A timer kills the
 //! writer at the deadline, and the kernel kills it when the caller's thread ends. The shared table
-//! keeps file locks until the writer has ended, so the next lock holder finds no write in progress.
-//! Source: clone(2), fcntl_locking(2).
+//! keeps the caller's file locks until the writer has ended, so the locks' next holder finds no
+//! write in progress. Source: clone(2), fcntl_locking(2).
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};

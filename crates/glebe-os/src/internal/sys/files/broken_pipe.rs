@@ -8,7 +8,7 @@ use std::ptr;
 /// Signal handlers may use `Held`.
 pub(in crate::internal::sys) struct Held {
     before: libc::sigset_t,
-    /// SIGPIPE, to discard; `None` if a SIGPIPE from before `new` stays pending.
+    /// SIGPIPE, for the drop to discard; `None` if a SIGPIPE was pending before `new`.
     raised: Option<libc::sigset_t>,
 }
 

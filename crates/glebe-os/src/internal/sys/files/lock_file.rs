@@ -1,7 +1,7 @@
 //! [`LockFile`] is a file with a short record that one thread of the machine at a time can lock.
 //!
-//! The lock is an OFD lock of a `Description`, so it ends with the process and no forked child
-//! inherits it. The lock also excludes another copy of this library in the process, and locks of
+//! The lock is an OFD lock. A forked child closes its copy of the descriptor, so the lock ends with
+//! the process. The lock also excludes another copy of this library in the process, and locks of
 //! processes (`F_SETLK`). Among the threads of a process, one atomic word decides.
 //!
 //! ```text
@@ -57,7 +57,7 @@ impl LockFile {
         &self.path
     }
 
-    /// Locks the file, and creates a missing one. After `patience` fails with
+    /// Locks the file, and creates a missing one. After `patience`, fails with
     /// [`TimedOut`](io::ErrorKind::TimedOut) and names the holder.
     pub fn lock(&'static self, patience: Duration) -> Result<Locked, OsError> {
         let begin = Instant::now();

@@ -9,7 +9,7 @@ use std::io;
 
 use crate::internal::sys::call::answer;
 
-/// Gives the calling thread an empty table: no descriptor is open, not even standard error.
+/// Gives the calling thread an empty table, without even standard error.
 pub fn take() -> io::Result<()> {
     let (first, last, flags) = (0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE);
     // SAFETY: the call takes no pointer.

@@ -47,7 +47,7 @@ fn free_of(text: &str, name: &str, node: Option<Node>) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// Returns a line's number of free blocks of each order, from 0 on.
+/// Returns a line's numbers of free blocks, by order.
 fn counts(line: &str) -> impl ExactSizeIterator<Item = u64> + DoubleEndedIterator {
     // Four words precede the counts: "Node 0, zone  Normal  11 3149 ...".
     let words: Vec<u64> =

@@ -61,8 +61,8 @@ impl MemInfo {
         }
     }
 
-    /// Asks sysinfo(2). Returns `None` for a root other than `/`, and before `open` or after
-    /// `close`, because the open file says more.
+    /// Asks sysinfo(2). Returns `None` for a root other than `/`. Returns `None` before `open` and
+    /// after `close`, because an opened file says more.
     pub fn rough(&self) -> Option<Machine> {
         let is_closed = |why: &io::Error| why.raw_os_error() == Some(libc::EBADF);
         let is_refused = !self.file.as_ref().is_err_and(is_closed);
@@ -85,8 +85,8 @@ impl MemInfo {
     }
 }
 
-/// Computes [`Machine::no_files`] from the text and the page cache, `cached`. Shared memory is page
-/// cache, but is on the lists of anonymous memory.
+/// Computes [`Machine::no_files`]. `cached` (the page cache) includes shared memory, which the
+/// kernel lists as anonymous memory.
 pub(in crate::internal::sys) fn no_files(text: &str, cached: Option<Bytes>) -> Option<Bytes> {
     let line = |name| parse(text, name);
     let listed = line("Active(file)")? + line("Inactive(file)")?;

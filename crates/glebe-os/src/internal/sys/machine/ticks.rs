@@ -56,7 +56,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Returns this machine's rate, measured at the first use.
+    /// Returns this machine's rate.
     pub fn measured() -> Self {
         static RATE: First<Rate> = First::new();
         *RATE.get_or_compute(|| {

@@ -104,7 +104,7 @@ pub fn locked_page() -> Result<Option<usize>, OsError> {
     }
 }
 
-/// Tests with madvise(2), which refuses to drop a locked page, with EINVAL.
+/// Tests with madvise(2), which refuses a locked page with EINVAL.
 ///
 /// # Safety
 /// The caller owns the page, which holds nothing.

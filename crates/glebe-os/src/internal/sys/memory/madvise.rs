@@ -172,8 +172,8 @@ unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
     Ok(done as u64)
 }
 
-/// Populates a range that a userfaultfd protects, which makes its pages dirty. Returns false if a
-/// page is missing.
+/// Makes the pages of a range dirty. Returns false at a missing page, which the range's userfaultfd
+/// stops the kernel from filling.
 ///
 /// # Safety
 /// See [`advise`].

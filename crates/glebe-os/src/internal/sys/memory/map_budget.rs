@@ -6,7 +6,7 @@
 use crate::internal::sync::{MappedWord, Ordering};
 use crate::internal::sys::memory::map_count::max_map_count;
 
-/// The kernel's default, used if the limit cannot be read.
+/// Used if the limit cannot be read.
 const MAP_COUNT_DEFAULT: u64 = 65530;
 
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! [`max_map_count`] reads the limit on mappings of a process; [`map_count`] counts the mappings.
 //!
-//! Counting reads one line per mapping. Source: admin-guide/sysctl/vm.
+//! Source: admin-guide/sysctl/vm.
 
 use std::fs::OpenOptions;
 use std::path::Path;

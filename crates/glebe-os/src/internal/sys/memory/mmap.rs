@@ -183,8 +183,8 @@ pub(in crate::internal::sys) unsafe fn protect(
     made.map(drop).map_err(|source| limits::refused("mprotect", span(addr, len), source))
 }
 
-/// Maps ordinary memory at a multiple of `align`. First cuts reserved addresses to fit, because a
-/// process that locks its memory populates all that it maps.
+/// Maps ordinary memory at a multiple of `align`. Cuts surplus addresses before it maps memory,
+/// because a process that locks its memory populates all that it maps.
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let start = set_aside(len, align)?;
     let how = (ALL_ACCESS, ANONYMOUS | libc::MAP_FIXED);

@@ -1,13 +1,13 @@
-//! [`Own`] notes memory that this library mapped for itself, so that callers cannot adopt it.
+//! [`Own`] notes memory that this library mapped for itself, so that callers cannot mark it.
 //!
 //! The kernel merges adjacent mappings of the library and the program, so mappings do not show the
 //! owner. Hugetlb pages and the heap are not noted.
 //!
 //! Slots are reused but never freed. No lock protects slots, so a forked child never waits. `end`
-//! is stored last and cleared first. A slot counts where [`ForkGuard::generation`] is `process`.
+//! is stored last and cleared first.
 //!
 //! ```text
-//! slot   start: 0 = free | end: 0 = does not count | process: 0 = counts in children too
+//! slot   start: 0 = free | end: 0 = does not count | process: generation that counts it, 0 = all
 //! ```
 
 use std::ops::Range;

@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn a_touch_is_counted_and_no_touch_is_not() {
-        // A single equal pair is enough, because another test's fork may make a stack write fault.
+        // One equal pair is enough, because another test's fork may make a stack write fault.
         assert!((0..100).any(|_| of_thread().unwrap() == of_thread().unwrap()));
         let before = of_thread().unwrap();
         // The allocator might return a present page, so the test maps new memory.

@@ -234,8 +234,7 @@ fn push(runs: &mut Vec<Run>, start: u64, end: u64, residence: Residence) {
     }
 }
 
-/// Fills `regions` with runs for [`Pagemap::scan_all`]. Returns their number and the address where
-/// the scan stopped.
+/// Fills `regions` with runs. Returns the number of runs and the address where the scan stopped.
 fn scan(
     pagemap: &File,
     range: Range<u64>,

@@ -95,7 +95,7 @@ impl Vma {
     }
 }
 
-/// Sums over the mappings of a range. They are upper bounds if a mapping reaches beyond the range.
+/// Sums over the mappings of a range; upper bounds if a mapping reaches beyond the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeUsage {
     pub rss: Bytes,

@@ -1,6 +1,6 @@
 //! [`Support`] lists every kernel mechanism that glebe uses, as this process finds it now.
 //!
-//! Each row comes from an attempt or from the deciding file, never from the kernel's version,
+//! Each [`Mechanism`] comes from an attempt or from a kernel file, never from the kernel's version,
 //! because containers and seccomp decide too. An attempt leaves no descriptor, mapping,
 //! registration or changed setting.
 

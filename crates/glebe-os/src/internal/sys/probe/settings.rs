@@ -1,4 +1,4 @@
-//! Finds which mechanisms the settings allow: pools, modes, devices, limits, capabilities.
+//! Finds which mechanisms the machine's pools, modes, devices, limits and capabilities allow.
 //!
 //! All files are below a root, which a test replaces. Source: admin-guide/mm (hugetlbpage,
 //! transhuge), userspace-api/dma-buf-heaps, capabilities(7), mlock(2).

@@ -72,8 +72,8 @@ pub fn huge_pages_forbidden() -> bool {
 const STACK_MAX: usize = 64 << 20;
 
 /// Starts a detached thread with all signals blocked. The C library puts the thread-local variables
-/// of all libraries on the stack, so `stack` (bytes), while below `STACK_MAX`, is doubled until
-/// they fit.
+/// of all libraries on the stack, so the call doubles `stack` until the variables fit or `stack`
+/// reaches `STACK_MAX`.
 pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
     match try_start_thread(stack, body) {
         Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) && stack < STACK_MAX => {

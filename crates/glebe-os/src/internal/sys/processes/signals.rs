@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 /// Blocks the calling thread's signals until the drop, except SIGKILL, SIGSTOP and the C library's
-/// own for setuid(2). A thread started meanwhile keeps them blocked.
+/// own for setuid(2). A thread started before the drop inherits the block.
 pub struct Blocked {
     before: libc::sigset_t,
     /// Not `Send`.

@@ -2,10 +2,10 @@
 //! up to 1 MiB.
 //!
 //! A claim is a lock on one byte, held by a mapping that forked children do not get ([`Tied`]). A
-//! killed process may lose the file's lock a moment before its claim.
+//! killed process's lock of the file may end a moment before its claim.
 //!
 //! ```text
-//! word   generation of the process, 32 bits | its number, 32 bits     0 = none
+//! claim   generation of the process, 32 bits | its number, 32 bits     0 = none
 //! ```
 
 use super::{LockFile, Locked};
@@ -33,7 +33,7 @@ impl LockFile {
         Ok(bytes)
     }
 
-    /// Writes `bytes` at offset `at`. A kill does not split a write within one page.
+    /// A kill does not split a write within one page.
     pub fn set_text(&'static self, at: u64, bytes: &[u8]) -> Result<(), OsError> {
         let file = self.opened()?;
         file::write_at(&file, bytes, at).map_err(|source| self.refused("pwrite", source))
@@ -46,7 +46,7 @@ impl LockFile {
 }
 
 impl Locked {
-    /// Returns this process's last claim, not one of its parent.
+    /// Returns this process's last claim, not its parent's.
     pub fn own_claim(&self) -> Option<u32> {
         let word = self.inside.file.claim.load(Ordering::Acquire);
         let is_own = word != 0 && word >> 32 == generation();

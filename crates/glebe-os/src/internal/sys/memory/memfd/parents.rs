@@ -46,7 +46,7 @@ impl Parents {
 
 impl Drop for Parents {
     fn drop(&mut self) {
-        // The exchange spares a slot that a forked child reused before dropping its parent's value.
+        // In a forked child the slot may already hold another descriptor, which the exchange keeps.
         let (free, failed) = (Ordering::Release, Ordering::Relaxed);
         let _ = self.slot.compare_exchange(self.word, 0, free, failed);
     }

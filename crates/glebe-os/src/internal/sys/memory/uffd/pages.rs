@@ -1,8 +1,8 @@
-//! [`Pager`] moves or write-protects pages of armed ranges by a userfaultfd.
+//! [`Pager`] moves or write-protects pages of registered (*armed*) ranges by a userfaultfd.
 //!
 //! The functions on pages allocate nothing, because signal handlers call them. The kernel moves
-//! pages of one VMA per call. The kernel refuses read-only pages, and pages locked unlike their
-//! target, as [`UNMOVABLE`]. Source: UFFDIO_MOVE(2const) (Linux 6.8), UFFDIO_WRITEPROTECT(2const)
+//! pages of one VMA per call. [`UNMOVABLE`] means that a page is read-only, or that only one of
+//! page and target is locked. Source: UFFDIO_MOVE(2const) (Linux 6.8), UFFDIO_WRITEPROTECT(2const)
 //! (5.7).
 #![allow(unsafe_code)]
 

@@ -109,7 +109,7 @@ pub fn classify(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &WATCHED)
 }
 
-/// Checks a range like [`classify`], but allows a userfaultfd.
+/// Allows a userfaultfd, unlike [`classify`].
 pub fn classify_watched(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &[])
 }
@@ -136,7 +136,6 @@ impl SharedAt {
     }
 }
 
-/// Prefix of the paths of all memfds of this library.
 const OWN_NAME: &str = "/memfd:glebe ";
 
 /// Returns the mapping at address `at`, unless [`classify_shared`] refuses it or this library owns
