@@ -143,7 +143,9 @@ pub enum Proof {
 }
 
 impl Proof {
-    pub(crate) fn weaker(self, other: Self) -> Self {
+    /// Returns what both pieces of evidence prove.
+    #[must_use]
+    pub fn weaker(self, other: Self) -> Self {
         match (self, other) {
             (Self::Within(a), Self::Within(b)) => Self::Within(a.min(b)),
             (Self::Frames, other) | (other, Self::Frames) => other,

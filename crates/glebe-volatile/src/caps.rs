@@ -156,6 +156,9 @@ impl Shed for Region {
 }
 
 /// Limits marked memory for the reclaimer; `None` removes the limit.
+///
+/// # Errors
+/// See [`Region::set_cap`].
 pub fn limit_marked(region: &Region, cap: Option<Bytes>) -> Result<(), Error> {
     let cap = pages_of(cap);
     if region.caps.reclaimers.swap(cap, Ordering::Relaxed) == cap {

@@ -1,4 +1,5 @@
 //! [`Shed`] lets the reclaimer of the crate `glebe` free marked memory by priority.
+#![allow(missing_docs, clippy::missing_errors_doc)]
 
 use std::time::Instant;
 

@@ -12,7 +12,6 @@ pub use crate::policy::shed;
 pub use crate::staging::{Sealing, Staging};
 
 /// Lets another owner take (seal) zspages, but keeps `keep` free pages for new zspages.
-#[must_use]
 pub fn lend(options: Options, keep: Pages) -> Options {
     options.lend(keep)
 }

@@ -8,6 +8,7 @@ mod split;
 mod threads;
 mod traps;
 
+use glebe::internal::without_moves;
 use glebe::page_size;
 use glebe::swap::{Region, Store, SwapError, SwapOptions};
 use glebe::units::{Bytes, Pages};
@@ -34,7 +35,7 @@ fn region_of(options: SwapOptions, len: u64, budget: u64) -> Option<Region> {
 }
 
 fn both(len: u64, budget: u64, test: impl Fn(&Region)) {
-    for options in [Store::options(), Store::options().without_moves()] {
+    for options in [Store::options(), without_moves(Store::options())] {
         let Some(region) = region_of(options.pool_limit(Bytes::mib(64)), len, budget) else {
             return;
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use glebe::contig::{Contig, Source};
 use glebe::extent::Extent;
 use glebe::internal::sys::memory::map_count::map_count;
+use glebe::internal::without_moves;
 use glebe::page_size;
 use glebe::reserve::Reserve;
 use glebe::swap::cache::SwapCache;
@@ -291,7 +292,7 @@ fn a_region_of_swap_is_present_and_locked_as_far_as_its_budget() {
     glebe_testing::alone!();
     limit(libc::RLIMIT_AS, GUARD);
     for how in [libc::MCL_CURRENT | libc::MCL_FUTURE, libc::MCL_FUTURE | libc::MCL_ONFAULT] {
-        for options in [Store::options(), Store::options().without_moves()] {
+        for options in [Store::options(), without_moves(Store::options())] {
             if !lock_memory(how) {
                 return;
             }
