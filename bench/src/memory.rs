@@ -166,8 +166,8 @@ impl Memory {
     }
 }
 
-/// Fails unless the machine has `len`, the extra memory of the library's search ([`SPARE_SHARE`])
-/// and [`LEFT`] available. With less, the kernel might kill a process.
+/// Fails unless the machine has available: `len`, a quarter of it ([`SPARE_SHARE`]) for the
+/// library's search, and [`LEFT`]. With less, the kernel might kill a process.
 pub(crate) fn fits(len: Bytes) -> Outcome {
     let available = meminfo::available()?;
     match most_of(available) {

@@ -1,11 +1,11 @@
 //! Measures allocators when one program needs memory that another program has freed.
 //!
-//! Program A fills 400 MiB (80 MiB in a quick run) with objects of one size twice, frees them,
-//! rests or not, and fills again (reuse). A frees and rests again; program B fills the same amount
-//! in the same memory cgroup, which cannot hold both, and ends; A fills again. Last, A frees all
-//! but a quarter and trims, which shows how much it holds unused. B always has the C library's
-//! allocator, so that only A's varies. Units: milliseconds of CPU time of all threads, page faults,
-//! percent.
+//! Program A fills 400 MiB (80 MiB in a quick run) with objects of one size and frees them, twice;
+//! in some cases it rests; then it fills again (reuse). A frees and rests again; program B fills
+//! the same amount in the same memory cgroup, which cannot hold both, and ends; A fills again.
+//! Last, A frees all but a quarter and trims, which shows how much it holds unused. B always has
+//! the C library's allocator, so that only A's varies. Units: milliseconds of CPU time of all
+//! threads, page faults, percent.
 
 use std::hint::black_box;
 use std::io::Write;

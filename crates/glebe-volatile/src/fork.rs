@@ -1,14 +1,14 @@
-//! The fork step ([`atfork`]) makes regions follow fork(2): a child inherits no lock of a missing
-//! thread, and its regions notice lost pages before other code runs.
+//! The fork step ([`atfork`]) makes regions follow fork(2). It holds all locks during the fork, so
+//! the child finds none taken by a thread that it lacks, and its regions notice lost pages.
 //!
-//! Lock order: the list of regions, then each region exclusively and its log of unmarks. No call on
-//! a region creates or drops a region, or forks, so the step cannot deadlock. A child's region that
-//! cannot notice losses is *unarmed*: its marked pages count as lost. A child of a raw clone(2)
-//! runs no step and takes no lock.
+//! Lock order: the list of regions; then for each region its lock and its log of unmarks. No call
+//! on a region creates or drops a region, or forks, so the step cannot deadlock. A child's region
+//! that cannot notice losses is *unarmed*: its marked pages count as lost. A raw clone(2) runs no
+//! step.
 //!
 //! # Safety
-//! `HELD` keeps each guard beside the entry that keeps its lock alive. The forking thread makes and
-//! drops the guards, and forks run one at a time.
+//! `HELD` has each guard and the `Arc` of its lock. The forking thread makes and drops the guards,
+//! and forks run one at a time.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;
@@ -36,9 +36,9 @@ unsafe impl Send for ListedRegion {}
 // SAFETY: as above.
 unsafe impl Sync for ListedRegion {}
 
-/// Adds the fork step of regions, as building the first region does. If your own step
-/// ([`atfork::add`]) takes locks that you hold during calls on regions, add that step after this
-/// call, because later steps take their locks first.
+/// Adds the fork step of regions; otherwise the first region's build adds it. Call this before you
+/// add an own step ([`atfork::add`]) with locks that you hold during calls on regions: of two
+/// steps, the one added last takes its locks first.
 ///
 /// # Errors
 /// As [`atfork::add`].

@@ -8,8 +8,8 @@
 //! them dirty. If the kernel frees a page after a look at the tables, the next look finds a hole.
 //! An unmark fills holes last, with the page of zeros.
 //!
-//! Lock: the region's. Cost: one system call per mark (two with swap, more with huge pages) or
-//! unmark of a few present pages; else at least one per `WINDOW`, `CHUNK` and lost run.
+//! Lock: the region's. Cost: one or two system calls per mark or unmark of a few present pages;
+//! more with huge pages, and at least one per `WINDOW`, `CHUNK` and lost run.
 //! Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
 //!
 //! # Safety

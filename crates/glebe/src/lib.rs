@@ -28,10 +28,6 @@ pub use {
     glebe_volatile as volatile, glebe_zpool as zpool,
 };
 
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod internal;
-
 // L0
 #[cfg(not(loom))]
 pub mod reserve;
@@ -44,7 +40,12 @@ pub mod swap;
 #[cfg(not(loom))]
 pub mod reclaim;
 
-// L3: models
+// L3
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod internal;
+
+// L4: models
 #[cfg(loom)]
 mod models;
 #[cfg(loom)]

@@ -237,7 +237,7 @@ pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Fai
     Ok((done, false))
 }
 
-/// Marks all of `asked` or nothing if `to_volatile`, otherwise unmarks `asked`. Returns true if a
+/// If `to_volatile`, marks all of `asked` or nothing; otherwise unmarks `asked`. Returns true if a
 /// page was lost.
 pub(super) fn apply_strictly(to_volatile: bool, asked: Extent) -> Result<bool, Failure> {
     let _inside = Inside::enter()?;

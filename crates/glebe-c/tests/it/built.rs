@@ -16,8 +16,8 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the functions that the headers declare. In `glebe.h`, directives, typedefs and continued
-/// lines begin with `#`, `t` and a space.
+/// Returns the functions that the headers declare. Skips lines of `glebe.h` that begin with `#`
+/// (directives), `t` (typedefs) or a space (continued lines).
 pub fn functions() -> BTreeSet<String> {
     let header = fs::read_to_string(root().join("include/glebe.h")).expect("the header");
     let mut code = String::new();

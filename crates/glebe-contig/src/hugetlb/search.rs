@@ -5,10 +5,10 @@
 //! 3. add free pages of the longest runs ([`survey`](super::survey)) to the pool
 //!    ([`draw`](super::draw)); if step 2 did not compact, compact now and repeat step 3;
 //! 4. split pages of the next larger size;
-//! 5. take the pages still missing, in the pool's order;
+//! 5. if the memory is still too short, take pages in the pool's order;
 //! 6. take more and more pages, if step 3 was impossible or the pool has idle pages left.
 //!
-//! Counts and frames are huge pages.
+//! Unit of counts and frames: huge pages.
 
 use std::time::{Duration, Instant};
 
@@ -286,7 +286,7 @@ impl Builder<'_> {
         let size = self.pool.size();
         let pools =
             sizes().into_iter().filter_map(|larger| Pool::below(&self.options.place.pools, larger));
-        // The kernel chooses the node of the split, so no split serves a wanted node.
+        // The kernel chooses the node of a split, so a search on one node cannot split.
         let pool = pools
             .filter(|_| self.may_grow() && self.pool.node().is_none())
             .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;

@@ -1,7 +1,7 @@
 //! Finds entirely free huge pages, so that a pool can grow without moving pages.
 //!
-//! [`free_pages`] reads one frame of each huge page, and all frames only in long runs. Counts and
-//! numbers are in huge pages.
+//! [`free_pages`] first reads one frame of each huge page. Where many in a row look free, it reads
+//! all their frames. Counts and numbers are in huge pages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

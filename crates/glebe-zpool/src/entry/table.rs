@@ -7,9 +7,9 @@
 //! given back, except one spare page.
 //!
 //! The *use number* of an entry is its generation and, above that, its *epoch*, which counts wraps
-//! of the generation. An entry whose next epoch cannot begin is *retired*, and not used again. When
-//! a page is populated again, all its entries get the highest use number that it had. Threads lock
-//! `state` a few times per segment, and to change the entry of an object without a slot.
+//! of the generation. An entry without a next epoch is *retired*: never used again. After a page is
+//! populated again, all its entries get its highest use number. Threads lock `state` a few times
+//! per segment, and to change the entry of an object without a slot.
 
 mod segments;
 

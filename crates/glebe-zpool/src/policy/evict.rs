@@ -13,7 +13,7 @@ use glebe_os::internal::sync::{AtomicU64, Ordering};
 use glebe_os::units::Bytes;
 
 const SAMPLE: usize = 64;
-/// Spare samples, because other threads may evict all zspages of a sample first.
+/// Samples that may fail because other threads evict all their zspages first.
 const LOST_MAX: usize = 32;
 const LOOKED_AT_MAX: u32 = 1 << 12;
 

@@ -5,8 +5,8 @@
 //! only to spare file pages in use.
 //!
 //! A [`Reclaimer`] holds [`Part`]s by weak handles. It also limits marked memory, adjusts
-//! [`Budget`]s, and sets [`Refills`](crate::volatile::Refills). Two processes of a group do not
-//! coordinate: each may shed the whole shortage.
+//! [`Budget`]s, and sets [`Refills`](crate::volatile::Refills). Each of two processes of a group
+//! may shed the whole shortage.
 //!
 //! A look is due roughly before usage can pass the margin at 512 MiB/s, or at twice the measured
 //! speed if that is more. Notices of the kernel bring a look forward. Lock: the reclaimer's, taken

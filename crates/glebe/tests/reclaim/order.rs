@@ -89,7 +89,7 @@ fn of_a_range_the_start_goes_and_a_younger_one_stays() {
     assert_eq!((lost_of(&one, mib(0, 8)), lost_of(&other, mib(0, 8))), (vec![1, 2, 3, 4], vec![]));
 }
 
-/// Marked memory may grow by the group's free memory beyond the margin.
+/// Marked memory may grow by the group's free memory minus the margin.
 #[test]
 fn marked_memory_stays_within_what_is_free() {
     let region = region(32);

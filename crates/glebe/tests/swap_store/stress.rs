@@ -55,7 +55,8 @@ fn len_of(whose: usize) -> usize {
     }
 }
 
-/// Returns word `at` behind an object's first word: noise, compressible, or equal to the first.
+/// Returns word number `at` of an object. By `whose`, the words are noise, compress well, or equal
+/// the first word.
 fn word_of(whose: usize, version: u64, at: usize) -> u64 {
     match whose % 3 {
         0 => mix((whose as u64) << 40 ^ version << 16 ^ at as u64),

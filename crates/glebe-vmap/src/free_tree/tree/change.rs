@@ -1,7 +1,7 @@
 //! Each change makes room if needed, writes the leaf, updates the maxima above, and balances small
 //! nodes.
 //!
-//! Making room and balancing move lanes (a node's numbers) below one parent, so no maximum above
+//! Making room and balancing move entries only between nodes of one parent, so no maximum above
 //! that parent changes.
 
 use super::super::lanes::{insert, remove, Lane};

@@ -157,12 +157,13 @@ impl SharedCache {
         found.map(|_| is_hit)
     }
 
-    /// Returns a value like [`SharedCache::get`], or builds it into the emptied `value`. Other
-    /// `get_or_build` calls for the key, in any process, wait up to their patience. A value that
-    /// the file cannot take is not kept.
+    /// Copies the value of `key` to `value`, or empties `value` and builds there. Meanwhile other
+    /// `get_or_build` calls for the key, in any process, wait up to
+    /// [`SharedCacheOptions::patience`]. The cache keeps no value that the file has no room for.
     ///
     /// # Errors
-    /// [`SharedBuildError`]. If key and value together are too long, `value` holds the whole value.
+    /// [`SharedBuildError`]. Even if key and value together are too long to keep, `value` is
+    /// complete.
     pub fn get_or_build<E>(
         &self,
         key: &[u8],

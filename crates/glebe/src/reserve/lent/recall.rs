@@ -305,7 +305,7 @@ impl Lent {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use crate::contig::{Contig, Source};
-    use crate::internal::with_writers;
+    use crate::reserve::options::with_writers;
     use crate::reserve::words::GranuleWord;
     use crate::reserve::{Reserve, Writers};
     use glebe_os::units::Bytes;

@@ -1,8 +1,8 @@
-//! [`Lent::zero_granule`] zeroes a granule (2 MiB) ahead of time, as a tenant that stores zeros.
+//! [`Lent::zero_granule`] zeroes a granule (2 MiB) ahead of time, with a tenant's rights.
 //!
 //! A granule is *tracked* while its pages are zeroed one by one. A tenant's claim of an unused page
-//! ends the tracking. Other uses change a page word or the count of *live* (claimed or filled)
-//! pages. So the granule is zero if, at the end, it is tracked, has no live page, and all page
+//! ends the tracking. A tenant's other calls change a page word or the count of *live* (claimed or
+//! filled) pages. The granule is zero if, at the end, it is tracked, has no live page, and all page
 //! words say zero.
 
 use std::cmp::Reverse;
@@ -97,7 +97,7 @@ impl Lent {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::internal::with_writers;
+    use crate::reserve::options::with_writers;
     use crate::reserve::{Reserve, Writers};
     use glebe_os::internal::sys::page_size;
     use glebe_os::units::Bytes;

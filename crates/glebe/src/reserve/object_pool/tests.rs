@@ -6,7 +6,7 @@ use glebe_testing::time::is_long;
 use proptest::prelude::*;
 
 use super::*;
-use crate::internal::with_writers;
+use crate::reserve::options::with_writers;
 use crate::reserve::{Block, Request, Writers};
 use crate::zpool::Zstd;
 

@@ -43,10 +43,9 @@ const STACK: usize = 2 << 10;
 /// - If compressed pages fill pool and file, a touch exceeds the budget, and calls are refused.
 /// - In a forked child, a touch raises SIGSEGV, and calls return [`SwapError::Forked`].
 /// - The program may advise on parts (madvise(2)), lock and protect them. Locked and read-only
-///   pages may stay in memory, even beyond the budget. After mlockall(2), twice the region's length
+///   pages may exceed the budget. After mlockall(2), twice the region's length
 ///   counts against `RLIMIT_MEMLOCK`.
-/// - No allocator may use a region, and no code may touch a region under an allocator's lock,
-///   because the handler may allocate.
+/// - No code may touch a region under an allocator's lock, because the handler may allocate.
 /// - Without `UFFDIO_MOVE` (before Linux 6.8), devices may write only to resident parts, and no
 ///   part may be made unreadable.
 #[derive(Debug)]

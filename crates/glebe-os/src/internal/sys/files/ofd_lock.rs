@@ -1,9 +1,9 @@
 //! [`Description`] and [`Tied`] lock bytes of a file through an *open file description* (OFD). The
 //! kernel ends a lock when the last descriptor and mapping of the description are gone.
 //!
-//! A [`Description`] holds its locks until it is dropped; a forked child closes its copy. Only a
-//! mapping that forked children do not get holds a [`Tied`] lock, so the lock ends with this
-//! process's memory.
+//! A [`Description`] holds its locks until it is dropped; a forked child closes its copy. A
+//! [`Tied`] lock is held by a mapping that forked children do not inherit, so the lock ends with
+//! this process's memory.
 //!
 //! The bytes may lie beyond the file's end. Two descriptions in one process exclude each other, and
 //! closing another descriptor ends no lock. Forks wait while a file is opened. Source: fcntl(2),

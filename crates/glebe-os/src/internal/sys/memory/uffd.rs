@@ -95,8 +95,7 @@ impl Uffd {
         self.0.as_raw_fd()
     }
 
-    /// Opens a descriptor that makes a touch of a missing page raise SIGBUS, in the first way that
-    /// works.
+    /// Opens a descriptor that makes a touch of a missing page raise SIGBUS.
     pub fn open_sigbus() -> Result<Self, OsError> {
         Self::open_for(FEATURE_SIGBUS, "UFFD_FEATURE_SIGBUS")
     }

@@ -133,7 +133,7 @@ pub fn without_forks<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Returns true if clone(2) made this process or an ancestor without the C library.
+/// Returns true if a raw clone(2), which runs no fork steps, made this process or an ancestor.
 #[must_use]
 #[inline]
 pub fn is_without_steps() -> bool {
