@@ -26,7 +26,7 @@ use files::{FileSet, Reading};
 
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
 const CONTESTANTS: [&str; 3] = ["glebe", "thp", "plain"];
-/// What the text calls the contestants.
+/// Names of the contestants in the text.
 const NAMES: [&str; 3] = ["glebe", "huge pages on demand", "small pages on demand"];
 const LEN_MIN: Bytes = Bytes::mib(64);
 const GRANULE: Bytes = Bytes::mib(2);

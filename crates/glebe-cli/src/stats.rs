@@ -222,7 +222,7 @@ fn write_openmetrics(answers: &[(Served, String)], out: &mut dyn Write) -> Outco
             }
             let place = place.ok_or(format!("{served}: a line before any family: {line:?}"))?;
             let (metadata, samples) = &mut families[place];
-            // Metadata comes from the first answer with the family; others may have another
+            // The first answer with the family supplies the metadata; others may have another
             // version.
             let is_metadata = line.starts_with('#');
             if !is_metadata {

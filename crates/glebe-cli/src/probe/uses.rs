@@ -11,7 +11,7 @@ pub(super) struct Use {
 
 /// Rows that a volatile region needs to raise SIGBUS at a lost page.
 const SIGBUS: [&str; 3] = ["uffd.sigbus", "uffd.zeropage", "madv.populate_write"];
-/// Rows of which any one suffices to open a userfaultfd.
+/// Rows; each suffices to open a userfaultfd.
 const OPENS: [&str; 3] = ["uffd.user", "uffd.kernel", "uffd.device"];
 
 pub(super) fn of(rows: &[Mechanism]) -> [Use; 6] {

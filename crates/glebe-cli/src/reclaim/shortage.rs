@@ -7,7 +7,7 @@ use glebe::units::{Bytes, Pages};
 
 use super::log::Log;
 
-/// Time with enough memory after which a shortage counts as over.
+/// Time with enough memory before a shortage counts as over.
 const OVER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]

@@ -8,7 +8,7 @@ use crate::usage;
 pub struct Extended {
     /// True if connections beyond the limit are refused, false if they wait.
     pub refuse_fast: bool,
-    /// Time without a command after which a connection is closed.
+    /// Longest time without a command before the server closes a connection.
     pub idle: Option<Duration>,
 }
 
