@@ -215,8 +215,8 @@ impl Keeper {
         if self.is_due {
             return Some(to_turn.min(to_look));
         }
-        // The kernel takes marked memory only page by page, even of huge pages. Near a limit this
-        // may be too slow, so the keeper watches marked memory too.
+        // The kernel takes marked memory page by page, even where huge pages back it. Near a limit
+        // this may be too slow, so the keeper watches marked memory too.
         let watched = counted.hot() + if self.is_near { counted.volatile() } else { 0 };
         (watched >= WATCHED_MIN || self.is_pressed).then_some(to_look)
     }

@@ -249,10 +249,10 @@ impl Block {
         self.0.with(|block| block.contiguity().to_string())
     }
 
-    /// Returns the page frame number of the byte at `offset`, `None` if it cannot be read, and the
-    /// number of contiguous bytes from there on.
+    /// Returns the page frame number at `offset` (bytes) and the number of contiguous bytes from
+    /// there on. The frame number is `None` if the kernel hides frame numbers.
     ///
-    /// Raises `ValueError` for an offset in bytes beyond the end.
+    /// Raises `ValueError` for an offset beyond the end.
     #[pyo3(signature = (offset = 0))]
     fn locate(&self, offset: u64) -> Result<(Option<u64>, u64)> {
         let place = self.0.with(|block| block.locate(glebe::Bytes::new(offset)))??;

@@ -66,8 +66,7 @@ impl RegionState {
         Ok(dropped)
     }
 
-    /// Returns `part`. *Scan* leaves out new mappings of the program, because their contents must
-    /// stay.
+    /// Returns the droppable pages of `part`: with *scan*, not those that the program mapped anew.
     pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
         match (&self.backend, &self.adopted) {
             (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),

@@ -138,10 +138,10 @@ class Block(Buffer):
         of the block exist."""
 
     def locate(self, offset: int = 0) -> tuple[int | None, int]:
-        """Returns the page frame number of the byte at `offset`, `None` if it cannot be read, and
-        the number of contiguous bytes from there on.
+        """Returns the page frame number at `offset` (bytes) and the number of contiguous bytes from
+        there on. The frame number is `None` if the kernel hides frame numbers.
 
-        Raises `ValueError` for an offset in bytes beyond the end.
+        Raises `ValueError` for an offset beyond the end.
         """
 
     @property

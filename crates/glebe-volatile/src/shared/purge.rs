@@ -17,7 +17,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::files::ofd_lock::{is_locked, Description};
 use glebe_os::units::Bytes;
 
-/// Most bytes that one call frees (at least a granule), because pins wait for the call.
+/// Maximum bytes, or one granule, freed by a call, because pins wait for it.
 const RUN_MAX: u64 = 8 << 20;
 
 #[derive(Debug)]

@@ -67,8 +67,8 @@ fn pool_gives_way() {
     black_box(rise(RISE.as_usize(), A_SECOND.get()));
     let stats = reclaimer.stats();
     assert!(stats.freed_objects > 0, "{stats}");
-    // The pool must not free more than the rise and the margin need. The reclaimer frees a quarter of
-    // the margin more. Late polls widen the margin, which may have been wider before the last poll.
+    // The pool must not free more than the rise and the margin need. The reclaimer frees a quarter
+    // of the margin more. Late polls widen the margin, which may have been wider before.
     let margin = stats.margin.bytes(page_size()).get();
     let needed = Bytes::new((POOL + RISE + OWN - LIMIT).get() + margin + margin / 2);
     let kept = POOL.saturating_sub(needed).min(KEPT);

@@ -128,7 +128,7 @@ fn a_pool_of_nothing_has_one_class() {
 
 #[test]
 fn one_size_gets_the_zspage_that_wastes_least_of_so_many() {
-    // Three slots of 1360 bytes leave 16 bytes of a page: longer zspages save only headers.
+    // Three slots of 1360 bytes leave 16 bytes of a page, so longer zspages save hardly anything.
     let shape = |n: u64, len: usize| {
         let table = fitted(&histogram(&rules(16, 8), &[(len, n)]));
         let class = table.classes()[0];
