@@ -1,5 +1,5 @@
-//! Measures direct I/O between a file and registered memory from each way of [`WAYS`]: the CPU time
-//! of registering and of a request.
+//! Measures direct I/O between a file and registered memory, allocated in each of the [`WAYS`]: the
+//! CPU time of registering and of a request.
 //!
 //! An io_uring registers the memory as one buffer; the device moves the bytes without the page
 //! cache. The ways take turns with one file. Source: io_uring_register(2), io_uring_enter(2),

@@ -39,8 +39,9 @@ const CPU: &str = "us cpu";
 /// timed request would take the freed page instead of a lent page.
 const SINGLES_MAX: usize = 200;
 
-/// Maximum rounds and seconds of a quick and of a full run, while the reserve is full or idle.
+/// Maximum rounds and seconds with a full reserve: of a quick run, and of a long one.
 const FULL: [(u64, u64); 2] = [(16, 10), (1000, 360)];
+/// As [`FULL`], with an idle reserve.
 const IDLE: [(u64, u64); 2] = [(3, 2), (100, 30)];
 
 const SMALL: Bytes = Bytes::mib(256);

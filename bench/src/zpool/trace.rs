@@ -1,8 +1,8 @@
 //! Decodes a trace of the blocks that a compressed block device stored and dropped in each step.
 //! `bench/data` describes the file, which is compiled into this program.
 //!
-//! The trace has each 4 KiB block's length after LZ4, in bytes; [`Made`] makes contents of such
-//! lengths. Decoding takes 17 MiB and tenths of a second.
+//! The trace has each 4 KiB block's length after LZ4, in bytes; [`Made`] makes contents that LZ4
+//! compresses to these lengths. Decoding takes 17 MiB and tenths of a second.
 
 use std::io;
 

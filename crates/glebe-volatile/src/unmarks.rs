@@ -3,8 +3,8 @@
 //!
 //! Without [`Calls`], the second of two overlapping unmarks would find the pages unmarked and
 //! report no loss. A counter orders the starts and ends of calls. The log keeps a loss until the
-//! call that found it, and all calls that began before this call's return, have returned. Lock
-//! order: the region's, then the log's.
+//! finding call and all calls that overlap it have returned. Lock order: the region's, then the
+//! log's.
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::extents::{merged, within, without};

@@ -61,8 +61,8 @@ impl SwapOptions {
         Self { pool_limit: Some(limit), ..self }
     }
 
-    /// Limits the bytes of all objects, in whole pages. Tables take up to a 64th of the capacity.
-    /// Default: sixteen times the budget.
+    /// Limits the sum of all objects' lengths, each rounded up to pages. Tables take up to a 64th
+    /// of the capacity. Default: sixteen times the budget.
     pub fn capacity(self, capacity: Bytes) -> Self {
         Self { capacity: Some(capacity), ..self }
     }

@@ -114,8 +114,8 @@ fn all_mapped() -> Vec<Mapped> {
 fn that_have_the_key_of(record: &Record) -> Vec<Mapped> {
     let memory = File::open("/proc/self/mem").unwrap();
     let mut all = all_mapped();
-    // Reads mappings that core dumps skip (`dd`) last, because the search would find copies from
-    // them in `bytes`.
+    // Reads mappings that core dumps skip (`dd`) last: such a read copies the key into `bytes`,
+    // which the search reads too.
     all.sort_by_key(|mapped| mapped.has("dd"));
     let mut bytes = vec![0; (64 << 10) + 28];
     all.retain(|mapped| {

@@ -185,8 +185,8 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.leaf_counts[spot.leaf] -= 1;
         self.len -= 1;
         if spot.lane == 0 && count > 1 {
-            // Raises this leaf's key. Otherwise the previous leaf's last extent could grow past the
-            // key and, after a cut, start above the key, where searches look only in this leaf.
+            // Raises this leaf's key, because the previous leaf's last extent may grow past the old
+            // key. Searches from the old key on would look for it only in this leaf.
             let first = self.leaves[spot.leaf].start[0];
             self.set_key(path, first);
         }

@@ -116,8 +116,8 @@ pub unsafe fn try_discard(addr: usize, len: Bytes) -> io::Result<()> {
 }
 
 pub const DISCARD_MAX: usize = 32;
-/// Names the calling thread, and so its process's memory. The number that names the process changed
-/// in Linux 6.17.
+/// Names the calling thread, and so its process's memory. Linux 6.17 changed the process's number,
+/// but not this one.
 const PIDFD_SELF: libc::c_int = -10_000;
 /// 1 once the kernel has refused a call for many ranges.
 static ONE_BY_ONE: MappedWord = MappedWord::new(0);
