@@ -1,6 +1,6 @@
-//! The benchmark `zpool` compares the memory that [`glebe::zpool`] holds beyond the stored bytes
-//! with zram and allocators. It also times stores, loads, compaction, the return of lent pages, and
-//! small objects that come and go.
+//! The benchmark `zpool` compares [`glebe::zpool`], zram and allocators by overhead: the memory
+//! held beyond the stored bytes. It also times stores, loads, compaction, the return of lent pages,
+//! and small objects that come and go.
 
 mod callback;
 mod churn;

@@ -237,7 +237,7 @@ impl Staging {
         self.pool.restore(object, pinned, stored)
     }
 
-    /// Removes the object at `index` with use number `named`. Returns true if it existed.
+    /// Removes the object at `index` if its use number is `named`. Returns true if so.
     pub fn remove(&self, index: u32, named: u32) -> bool {
         let gone = self.pool.objects.remove(index, named);
         self.pool.after_gone();

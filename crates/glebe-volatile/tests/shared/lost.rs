@@ -41,7 +41,8 @@ fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
     glebe_testing::alone!();
     let Some(shared) = told(4) else { return };
     for lost in [false, true] {
-        // A child that has not joined, by a call such as `stats`, reads zeros of a lost granule.
+        // A child joins the file's users by its first call, here `stats`. Before that, a touch of a
+        // lost granule reads zeros.
         for joins in [false, true] {
             let child = Process::start(|_| {
                 if joins {

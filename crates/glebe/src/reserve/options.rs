@@ -53,8 +53,8 @@ impl ReserveOptions {
     }
 
     /// Sets the codec of the page cache; by default none. With a codec, more pages fit if they
-    /// compress, but calls take longer. Compressed pages first go to ordinary memory: about a 64th
-    /// of the reserve's maximum length, at least 64 pages.
+    /// compress, but calls take longer. Compressed pages first go to ordinary memory, whose length
+    /// is about a 64th of the reserve's maximum, at least 64 pages.
     pub fn page_cache(self, codec: Codec) -> Self {
         Self { page_cache: Some(codec), ..self }
     }

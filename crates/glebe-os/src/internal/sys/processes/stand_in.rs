@@ -1,8 +1,8 @@
 //! [`syscall`] and [`sigaction`] serve a library that replaces these functions of a program.
 //!
-//! [`sigaction`] installs the library's SIGBUS handler, `front`, in place of a program's handler
-//! with `SA_SIGINFO`, and never shows `front`. Signal handlers may call [`sigaction`], which takes
-//! no lock and allocates nothing. Source: syscall(2), sigaction(2).
+//! Where a program installs a SIGBUS handler with `SA_SIGINFO`, [`sigaction`] installs the
+//! library's handler `front`, and hides `front`. Signal handlers may call [`sigaction`], which
+//! takes no lock and allocates nothing. Source: syscall(2), sigaction(2).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
