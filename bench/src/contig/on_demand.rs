@@ -1,10 +1,10 @@
-//! Measures contiguous runs that are required while memory is fragmented: from a reserve made
-//! earlier, and on demand, also after the fragmenting program ended. Then measures a default
-//! reserve, and a run of evacuated memory blocks.
+//! Measures how contiguous runs are had while memory is fragmented: from a reserve made earlier,
+//! and on demand. Measures runs on demand again after the fragmenting program has ended, then a
+//! default reserve, and a run of evacuated memory blocks.
 //!
-//! Before each try of glebe on demand, [`crate::frames`] looks for the longest free run. The try
-//! should succeed if that run has at least twice the required length. Units: microseconds to get a
-//! run, milliseconds to give it back, MiB.
+//! Before glebe tries to get a run on demand, [`crate::frames`] looks for the longest free run. The
+//! try should succeed if that run has at least twice the required length. Units: microseconds to
+//! get a run, milliseconds to give it back, MiB.
 
 use glebe::contig::{Contig, Error, Source};
 use glebe::page_size;

@@ -350,8 +350,8 @@ fn pages_given_back_that_are_in_use_again_hinder_no_put() {
         for _ in 0..200 {
             drop(any(&reserve, 1).unwrap());
         }
-        // The thread remembers the last few invalidated pages; the clock algorithm finds the
-        // others.
+        // Puts use the invalidated pages again: the thread remembers the last few, and the clock
+        // algorithm finds the others.
         let last = reserve.len().get();
         (0..100).for_each(|nth| {
             pool.invalidate_page(1, nth).unwrap();

@@ -1,8 +1,8 @@
 //! Plans which memory blocks a call takes.
 //!
-//! A frame without page flags is the kernel's, or free in a processor's list. If such frames hinder
-//! `plan`, it shortens the lists. If such frames still hinder `plan`, it takes the block with the
-//! fewest off line and on again, which empties the lists. Lengths are bytes.
+//! A frame without page flags is the kernel's, or free in a per-CPU list. If such frames hinder
+//! `plan`, it shortens the lists. If that does not help, it empties the lists, by taking the block
+//! with the fewest such frames off line and on again. Lengths are bytes.
 
 use super::choose::{Disturbs, Search};
 use super::work::BlockWork;

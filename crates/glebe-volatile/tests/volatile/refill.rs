@@ -1,4 +1,5 @@
-//! Tests refills in forked children and in the caller's memory.
+//! Tests the callback [`Options::on_lost`], which refills lost pages: in forked children, and in
+//! regions over the caller's memory.
 //!
 //! Safety: the callback's bytes outlive the regions.
 
