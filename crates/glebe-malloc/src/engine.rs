@@ -52,8 +52,7 @@ const ALLOW_THP: c_int = 43;
 /// Option: longest object in arenas, in KiB.
 const ARENA_MAX_OBJECT_SIZE: c_int = 45;
 
-/// Bytes of the first arena, also mimalloc's default. mimalloc's tables and objects of all sizes
-/// share the first 32 MiB of an arena.
+/// Bytes of the first arena, also mimalloc's default.
 pub const ARENA_FIRST: usize = 1 << 30;
 /// Bytes of the longest arena. At twice the length, the tables would exceed 32 MiB, mimalloc's
 /// limit.

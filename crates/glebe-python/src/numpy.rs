@@ -1,4 +1,4 @@
-//! NumPy's classes, if the program has imported NumPy. This package never imports NumPy first.
+//! NumPy's classes. This package imports NumPy only after the program has.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

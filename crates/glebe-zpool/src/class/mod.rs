@@ -106,8 +106,7 @@ pub(crate) struct ClassState {
     slack: u32,
     told: u32,
     limbo: Vec<Place>,
-    /// Number and first page of each sealed (moved out) zspage whose own pages await the last
-    /// unpin.
+    /// Number and first old page of each sealed zspage. The old pages are freed at the last unpin.
     leaving: Vec<(u32, u32)>,
     /// Counts of objects, by the slot's unused bytes in units of `1 << part_shift`.
     pub(crate) below: Vec<u32>,

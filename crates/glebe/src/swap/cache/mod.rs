@@ -21,8 +21,8 @@
 //! **Lent pages hold only copies of saved pages**, so a recall writes nothing and waits for no
 //! device. Other pages use the area's ordinary memory, within two limits on their compressed bytes:
 //!
-//! * *write-back*: bytes that wait to be written; see [`SwapCache::usual_write_back`].
-//! * *put-back*: bytes that stay in memory, unwritten.
+//! * *write-back*: bytes to be written later; see [`SwapCache::usual_write_back`].
+//! * *put-back*: bytes never written.
 //!
 //! Both are 0 at first, which is *write-through*: the file has a page when its store returns.
 //! Same-filled pages take no memory and no file.
