@@ -207,8 +207,8 @@ impl VolatileBuffer {
     /// Returns a context for `with`. No page is marked inside, and all pages are marked afterwards.
     /// `as` gives the runs that were lost.
     ///
-    /// If arrays remain at the end, the end of the last array marks the memory. If blocks overlap,
-    /// the first block gets the lost runs.
+    /// If arrays outlive the block, the memory is marked when the last array is gone. If blocks
+    /// overlap, the first block gets the lost runs.
     fn held(slf: Bound<'_, Self>) -> Held {
         Held(slf.unbind())
     }

@@ -200,7 +200,7 @@ impl Options {
             mapping.prefer_huge_pages()?;
             mapping.populate(Bytes::ZERO, mapping.len())?;
         }
-        // Refuses huge pages, because the kernel would unmark marked pages that it merges.
+        // Refuses later huge pages: where the kernel merges marked pages, they lose their marks.
         let refused = mapping.refuse_huge_pages();
         if huge.is_some() {
             refused?;

@@ -44,8 +44,8 @@ class VolatileBuffer(Buffer):
         """Returns a context for `with`. No page is marked inside, and all pages are marked
         afterwards. `as` gives the runs that were lost.
 
-        If arrays remain at the end, the end of the last array marks the memory. If blocks overlap,
-        the first block gets the lost runs.
+        If arrays outlive the block, the memory is marked when the last array is gone. If blocks
+        overlap, the first block gets the lost runs.
         """
 
     def read(self, offset: int, length: int) -> bytes | None:
