@@ -27,8 +27,8 @@
 //! Both are 0 at first, which is *write-through*: the file has a page when its store returns.
 //! Same-filled pages take no memory and no file.
 //!
-//! Cost: 32 bytes a page, the codec, one write per 256 KiB. Source: Linux's frontswap; the
-//! three policies of GCMA (RFC v2, 2015).
+//! Cost: 32 bytes a page, the codec, one write per started 256 KiB of a call. Source: Linux's
+//! frontswap; the three policies of GCMA (RFC v2, 2015).
 
 mod area;
 mod batch;
