@@ -1,7 +1,7 @@
 //! [`Memory`] exports contiguous memory as a buffer, which a forked child does not inherit.
 //!
-//! `Memory` owns the memory's owner and, from the first export on, a [`ChildZeros`], which maps
-//! zeros at the same addresses in children.
+//! `Memory` keeps the Rust object that owns the bytes and, from the first export on, a
+//! [`ChildZeros`], which maps zeros at the same addresses in children.
 //!
 //! # Safety
 //! The bytes stay until the lease ends ([`lease`](crate::lease)).

@@ -206,8 +206,8 @@ impl Region {
         Ok(lost)
     }
 
-    /// Zeroes lost pages that were written while marked. Skips the caller's memory, because zeros
-    /// could overwrite a new mapping.
+    /// Zeroes lost pages that were written while marked. Skips adopted memory, because zeros could
+    /// overwrite a new mapping.
     fn settle_overwritten(&self, state: &RegionState, found: &[Extent]) {
         if found.is_empty() {
             return;

@@ -16,7 +16,7 @@ use crate::memory::frames::{Frames, DISCARD_MAX};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 
 const USED_PER_KEPT: u64 = 2048;
-/// Lowest bound of kept pages. A trim leaves half, so a zspage of four pages needs no system call.
+/// Least limit of kept pages. A trim leaves half, enough for a zspage of four pages.
 const KEPT_MIN: u64 = 8;
 const KEPT_MAX: u64 = 64;
 const TRIM_PAGES_MAX: u32 = 64;

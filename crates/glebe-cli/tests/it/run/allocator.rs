@@ -12,8 +12,8 @@ use super::{cc, ok, said, Place, LIBRARY, MAPS};
 #[path = "../../../../glebe-preload/tests/it/libraries.rs"]
 mod libraries;
 
-/// C program that prints its process number. It ends by `exit`, so that the allocator prints; a
-/// shell may end by `_exit`.
+/// C program that prints its process number. It ends by `exit`, where the allocator prints its
+/// report. A shell would not do, because it may end by `_exit`.
 const PROGRAM: &str = r#"
 #include <signal.h>
 #include <stdio.h>

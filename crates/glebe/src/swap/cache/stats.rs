@@ -1,7 +1,7 @@
 //! [`Stats`] of an area satisfies three conditions while no call runs:
 //!
 //! * `stored = ended + present_pages`
-//! * `present = unsaved + saved + same_filled`
+//! * `present_pages` counts unsaved, saved and same-filled pages
 //! * `charged <= limit`, and `charged` is the sum of the blocks of unsaved pages
 
 use super::area::Area;
