@@ -101,7 +101,6 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 /// Items for the crate `glebe` and for tests only.
 #[cfg(not(loom))]
 #[doc(hidden)]
-#[allow(missing_docs, clippy::missing_errors_doc)]
 pub mod internal {
     pub use crate::cache::region_of;
     pub use crate::caps::limit_marked;

@@ -14,10 +14,10 @@ pub trait Shed {
 
     fn release(&self, holder: Holder);
 
-    /// Returns the bytes that [`Shed::shed`] could free, by priority.
+    /// Estimates the bytes that [`Shed::shed`] can free, by priority.
     fn sheddable(&self) -> [Bytes; Priority::COUNT];
 
-    /// Returns the time of the oldest mark of a priority.
+    /// Returns the time of a priority's oldest mark, if known.
     fn oldest(&self, priority: Priority) -> Option<Instant>;
 
     /// Frees up to `most` bytes of a priority, rounded up, the oldest first. Stops at memory marked

@@ -80,7 +80,6 @@ pub use {
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, extent, page_size, units};
 
-/// Only for the crate `glebe`: it changes without notice.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal;

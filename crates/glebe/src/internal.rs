@@ -1,4 +1,4 @@
-//! Items for glebe's own programs and tests, which change without notice.
+//! Items for glebe's other crates and tests, which change without notice.
 #![allow(missing_docs, clippy::missing_errors_doc)]
 
 use std::path::Path;

@@ -11,7 +11,7 @@ use super::ReclaimError;
 use crate::reserve::{Reserve, Shrinkable};
 use crate::volatile::internal::{limit_marked, region_of, Shed};
 use crate::volatile::{Cache, Priority, Purger, Region};
-use crate::zpool::internal::shed as pool;
+use crate::zpool::internal::shed as pool_shed;
 use crate::zpool::ObjectPool;
 use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
@@ -79,7 +79,9 @@ impl Part {
         let (is_taken, what) = match &handle {
             Handle::Region(weak) => (upgraded(weak, |it| it.claim_for(holder))?, "region"),
             Handle::Purger(weak) => (upgraded(weak, |it| it.claim_for(holder))?, "shared file"),
-            Handle::Pool(weak) => (upgraded(weak, |it| pool::claim(it, holder))?, "object pool"),
+            Handle::Pool(weak) => {
+                (upgraded(weak, |it| pool_shed::claim(it, holder))?, "object pool")
+            }
             Handle::Budget(weak) => {
                 (weak.upgrade().is_none_or(|words| words.claim(holder)), "budget")
             }
@@ -119,9 +121,9 @@ impl Handle {
                 all[..sheddable.len()].copy_from_slice(&sheddable);
             }
             Self::Pool(weak) => {
-                let objects = weak.upgrade()?;
-                all[Class::Waste.place()] = pool::waste(&objects);
-                all[Class::Objects.place()] = pool::evictable(&objects);
+                let pool = weak.upgrade()?;
+                all[Class::Waste.place()] = pool_shed::waste(&pool);
+                all[Class::Objects.place()] = pool_shed::evictable(&pool);
             }
             Self::Budget(weak) => {
                 let budget = weak.upgrade()?;
@@ -140,10 +142,10 @@ impl Handle {
     pub(super) fn shed(&self, class: Class, most: Bytes) -> Bytes {
         let freed = match (class, self) {
             (Class::Waste, Self::Pool(weak)) => {
-                weak.upgrade().map(|it| pool::shed_waste(&it, most))
+                weak.upgrade().map(|it| pool_shed::shed_waste(&it, most))
             }
             (Class::Objects, Self::Pool(weak)) => {
-                weak.upgrade().map(|it| pool::shed_objects(&it, most))
+                weak.upgrade().map(|it| pool_shed::shed_objects(&it, most))
             }
             (Class::Budgets, Self::Budget(weak)) => weak.upgrade().map(|it| it.lower(most)),
             (Class::Reserve, Self::Reserve(reserve)) => Some(reserve.shed(most)),
@@ -216,7 +218,7 @@ impl Handle {
         match self {
             Self::Region(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
             Self::Purger(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
-            Self::Pool(weak) => drop(weak.upgrade().map(|it| pool::release(&it, holder))),
+            Self::Pool(weak) => drop(weak.upgrade().map(|it| pool_shed::release(&it, holder))),
             Self::Budget(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
             Self::Reserve(reserve) => reserve.release(holder),
         }

@@ -1,4 +1,4 @@
-//! Keys as numbers, for language bindings.
+//! Keys as numbers, for copies and language bindings.
 
 use super::error::SwapError;
 use super::key::Key;

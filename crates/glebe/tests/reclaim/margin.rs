@@ -19,7 +19,8 @@ const LIMIT: Bytes = Bytes::mib(64);
 const POOL: Bytes = Bytes::mib(40);
 /// Bytes of the rise, more than the full pool leaves free.
 const RISE: Bytes = Bytes::mib(40);
-const OWN: Bytes = Bytes::mib(4);
+/// Memory of the process itself, and slack for a margin that was wider before the last look.
+const OWN: Bytes = Bytes::mib(5);
 /// Most bytes that the test requires the pool to keep.
 const KEPT: Bytes = Bytes::mib(3);
 const A_SECOND: Bytes = Bytes::mib(100);
@@ -68,9 +69,9 @@ fn pool_gives_way() {
     let stats = reclaimer.stats();
     assert!(stats.freed_objects > 0, "{stats}");
     // The pool must not free more than the rise and the margin need. The reclaimer frees a quarter
-    // of the margin more. Late polls widen the margin, which may have been wider before.
+    // of the margin more. Late polls widen the margin.
     let margin = stats.margin.bytes(page_size()).get();
-    let needed = Bytes::new((POOL + RISE + OWN - LIMIT).get() + margin + margin / 2);
+    let needed = Bytes::new((POOL + RISE + OWN - LIMIT).get() + margin + margin / 4);
     let kept = POOL.saturating_sub(needed).min(KEPT);
     assert!(pool.held() > kept, "{} of {kept}: {stats}", pool.held());
 }
