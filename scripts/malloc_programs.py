@@ -36,8 +36,8 @@ ADDRESS_LIMIT = 3 << 30
 # Limit of a small cgroup: the program's peak without a limit times ROOM, and ROOM_KIB more, because
 # an allocator for many threads keeps a few more huge pages, even for a small program.
 ROOM, ROOM_KIB = 1.25, 8 << 10
-# The peak of a program with threads depends on which of them run at once. After a kill the peak is
-# measured again, at most so many times in all.
+# The peak of a program with threads depends on which of them run at once. The greatest of so many
+# measurements counts.
 PEAKS = 3
 # Programs for a small cgroup: they take memory, free it and take it again.
 GROUPED = ["threads", "python", "redis"]
@@ -134,10 +134,6 @@ def wanted(name, circumstance, args):
         or circumstance.small_group and name in GROUPED
 
 
-class KilledForMemory(Failed):
-    pass
-
-
 class Runs:
     """Runs programs. Keeps each program's result without another malloc, and its peak."""
 
@@ -162,15 +158,6 @@ class Runs:
         return good
 
     def compare(self, name, circumstance, library):
-        for last in (False,) * (PEAKS - 1) + (True,):
-            try:
-                return self.compare_once(name, circumstance, library)
-            except KilledForMemory:
-                if last:
-                    raise
-                self.measure_peak(name)
-
-    def compare_once(self, name, circumstance, library):
         expected = self.without(name, circumstance)
         with contextlib.ExitStack() as open_now:
             if circumstance.small_group:
@@ -183,9 +170,7 @@ class Runs:
                 found = self.once(name, circumstance, library)
             except Failed as why:
                 killed = circumstance.group.killed() if circumstance.group else 0
-                if killed:
-                    raise KilledForMemory(f"{killed} killed for memory, {why}") from None
-                raise
+                raise Failed(f"{f'{killed} killed for memory, ' if killed else ''}{why}") from None
             seconds = time.monotonic() - begin
         for what, text in expected.items():
             if text != found[what]:
@@ -209,14 +194,13 @@ class Runs:
 
     def peak_kib(self, name):
         if name not in self.peaks_kib:
-            self.measure_peak(name)
+            self.peaks_kib[name] = max(self.one_peak_kib(name) for _ in range(PEAKS))
         return self.peaks_kib[name]
 
-    def measure_peak(self, name):
-        """Keeps the greatest peak of all measurements."""
+    def one_peak_kib(self, name):
         with Group("programs") as group:
             self.once(name, Circumstance("without", group=group), None)
-            self.peaks_kib[name] = max(self.peaks_kib.get(name, 0), group.peak_kib())
+            return group.peak_kib()
 
     def once(self, name, circumstance, library):
         place = Place(self.folder / "place", library, circumstance, self.scale, self.patience)

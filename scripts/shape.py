@@ -177,6 +177,11 @@ def findings(path, source, test_only=()):
         yield line_of(match.start()), True, f"{match[0]} left open"
     for match in re.finditer(r"#\s*!?\[\s*ignore\b", code):
         yield line_of(match.start()), True, "an ignored test; skip with a printed reason instead"
+    if in_src and "/src/internal/" not in path and not path.startswith("crates/glebe-testing/"):
+        for match in re.finditer(r"#\[doc\(hidden\)\]", code):
+            item = skip_attributes(code, match.end())
+            if not tested(match.start()) and not re.match(r"\s*pub mod internal\b", code[item:]):
+                yield line_of(match.start()), True, "hidden outside the module `internal`"
     if library:
         yield from library_findings(path, source, code, line_of, tested)
 
@@ -190,11 +195,6 @@ def library_findings(path, source, code, line_of, tested):
         for match in re.finditer(r"\blibc\s*::", code):
             yield line_of(match.start()), True, "libc outside sys/"
     yield from fault_points(path, code, line_of, tested)
-    if "/src/internal/" not in path:
-        for match in re.finditer(r"#\[doc\(hidden\)\]", code):
-            item = skip_attributes(code, match.end())
-            if not tested(match.start()) and not re.match(r"\s*pub mod internal\b", code[item:]):
-                yield line_of(match.start()), True, "hidden outside the module `internal`"
     if path != "crates/glebe-os/src/internal/sync.rs":
         for start in std_sync_use(code):
             if not tested(start):
@@ -349,6 +349,7 @@ CASES = [
     (LIBRARY, "//! x\n// TO" + "DO: more\n", 1),
     (LIBRARY, "//! x\nfn f() { to" + "do!() }\n", 1),
     (LIBRARY, "//! x\n#[doc(hidden)]\n#[inline]\npub fn f() {}\n", 1),
+    ("crates/glebe-malloc/src/a.rs", "//! x\n#[doc(hidden)]\npub use k::Own;\n", 1),
     (LIBRARY, "//! x\n#[doc(hidden)]\npub mod internal;\n", 0),
     (LIBRARY, "//! x\n#[cfg(test)]\n#[doc(hidden)]\npub mod oracle;\n", 0),
     ("crates/glebe-os/src/internal/a.rs", "//! x\n#[doc(hidden)]\n#[macro_export]\nmacro_rules! m {}\n", 0),

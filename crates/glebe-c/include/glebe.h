@@ -1572,10 +1572,13 @@ int glebe_swap_area_format_stats(glebe_swap_area area, uint64_t format, char *te
 
 /* A reclaimer takes memory back from parts of the program before the kernel has to kill it. It
  * reads the memory limits of the cgroups above the process, and the memory of the machine. While
- * the tightest of these leaves less than a margin, the reclaimer takes the missing bytes, in this
- * order: marked volatile memory, lowest priority first and within a priority the oldest; memory
- * that compaction of object pools frees; objects of pools that may evict; memory that budgets were
- * granted; and memory of reserves that first class does not hold.
+ * the tightest of these leaves less than a margin, the reclaimer takes the missing bytes. It takes
+ * them in this order:
+ * 1. marked volatile memory: the lowest priority first, and within a priority the oldest;
+ * 2. memory that compaction of object pools frees;
+ * 3. objects of pools that may evict;
+ * 4. memory that budgets were granted;
+ * 5. memory of reserves that first class does not hold.
  *
  * The program adds parts. A part has one reclaimer, and leaves it when the part is freed.
  * glebe_volatile_free waits for a look that is under way. Memory of an object pool or reserve that

@@ -398,8 +398,8 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 #[doc(hidden)]
 pub mod internal {
     pub use crate::certificate::locate;
-    pub use crate::options::{again, chosen_for_runs};
-    pub use crate::resident::{moved_into, repin, unit, verify_runs};
+    pub use crate::options::{chosen_for_runs, options_for_more};
+    pub use crate::resident::{moved_into, repin, return_unit, verify_runs};
     pub use crate::runs::push_run;
 }
 

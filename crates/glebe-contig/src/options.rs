@@ -213,7 +213,7 @@ pub fn chosen_for_runs(options: Options) -> Options {
 }
 
 /// Returns the options for further memory of `len` bytes at any address.
-pub fn again(options: &Options, len: Bytes) -> Options {
+pub fn options_for_more(options: &Options, len: Bytes) -> Options {
     let [required, preferred] =
         [options.required, options.preferred].map(|run| run.map(|run| run.min(len)));
     Options { required, preferred, align: Bytes::ZERO, at: None, progress: None, ..options.clone() }

@@ -17,7 +17,7 @@ pub fn moved_into(contig: Contig, window: &Window, offset: Bytes) -> Result<Cont
 
 /// Returns the granularity of giving memory back: the largest page, or the pin's io_uring buffer if
 /// longer. `None` for a dma-heap.
-pub fn unit(contig: &Contig) -> Option<PageSize> {
+pub fn return_unit(contig: &Contig) -> Option<PageSize> {
     let page = |source| match source {
         Source::DmaHeap => None,
         source => Some(Source::grain(source)),
@@ -29,7 +29,7 @@ pub fn unit(contig: &Contig) -> Option<PageSize> {
     PageSize::new(largest.bytes().get().max(pinned.unwrap_or(0)))
 }
 
-/// Unpins whole [units](unit); with `keep`, pins the memory now in their place.
+/// Unpins whole [units](return_unit); with `keep`, pins the memory now in their place.
 ///
 /// # Errors
 /// io_uring_register(2) fails before Linux 5.13, or at RLIMIT_MEMLOCK. Nothing has changed

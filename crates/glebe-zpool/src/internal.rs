@@ -42,11 +42,11 @@ pub fn len_of_stored(pool: &ObjectPool, pinned: &Pinned, stored: &[u8]) -> Resul
 }
 
 #[inline]
-pub fn generation(handle: Handle) -> u32 {
+pub fn handle_generation(handle: Handle) -> u32 {
     handle.generation()
 }
 
 #[inline]
-pub fn index(handle: Handle) -> u32 {
+pub fn handle_index(handle: Handle) -> u32 {
     handle.index()
 }

@@ -224,7 +224,7 @@ impl Hands<'_> {
             rest = others;
             if used.is_none() && others.iter().all(|byte| *byte == b' ') {
                 // An incomplete line this long has several keys, unless its only key is too long or
-                // blanks fill the line. Such a line ends the connection.
+                // blanks fill the line. Then the connection ends.
                 return if at > first { Next::Keys(first, at) } else { Next::Close };
             }
             self.get_one(key, how, out);

@@ -11,7 +11,7 @@
 //! in the processor's caches.
 //!
 //! A claim that may not evict ignores `slots`, because first class would soon take such low pages
-//! again. Such a claim uses `high_hand`, which restarts at the top ([`TO_TOP`]).
+//! again. The claim uses `high_hand` instead, which restarts at the top ([`TO_TOP`]).
 
 use std::ops::Range;
 

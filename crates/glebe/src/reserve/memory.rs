@@ -154,8 +154,8 @@ impl Memory {
 
     pub(super) fn had(&self, place: Extent) -> Result<MemoryPart, ReserveError> {
         let len = bytes(place.len());
-        let contig = internal::again(&self.wishes, len).build(len)?;
-        let unit = internal::unit(&contig).unwrap_or(page_size());
+        let contig = internal::options_for_more(&self.wishes, len).build(len)?;
+        let unit = internal::return_unit(&contig).unwrap_or(page_size());
         if contig.len() != len || place.start() % unit.bytes().pages_down(page_size()).get() != 0 {
             return Err(ReserveError::BadLen { given: len, granule: unit.bytes() });
         }
@@ -192,7 +192,7 @@ impl Memory {
 
     pub(super) fn unit(&self) -> Result<PageSize, ReserveError> {
         let parts = lock(&self.parts);
-        let mut units = parts.iter().map(|part| internal::unit(&part.contig));
+        let mut units = parts.iter().map(|part| internal::return_unit(&part.contig));
         let most = units.try_fold(page_size(), |most, unit| Some(most.max(unit?)));
         most.ok_or(ReserveError::FixedLen { why: "a buffer of a dma-heap is given back whole" })
     }

@@ -11,7 +11,7 @@ use super::lent::Meta;
 use super::packed::{Packed, Rest};
 use super::stats::Counter;
 use super::words::PageUse;
-use crate::zpool::internal::{generation, index, with_buffer, Coder, Kind, Pinned};
+use crate::zpool::internal::{handle_generation, handle_index, with_buffer, Coder, Kind, Pinned};
 use crate::zpool::Codec;
 use glebe_os::units::Pages;
 
@@ -68,8 +68,8 @@ impl PackedPages {
             self.packed.staging.pool().insert(&object[..len]).ok()
         })?;
         lender.counts().add(Counter::PackedStored, 1);
-        let page = index(handle) as usize | OBJECT;
-        Some(PageUse { page, generation: generation(handle) as u16 })
+        let page = handle_index(handle) as usize | OBJECT;
+        Some(PageUse { page, generation: handle_generation(handle) as u16 })
     }
 
     fn pin(&self, at: PageUse) -> Option<(Pinned, u32)> {

@@ -1,7 +1,5 @@
 //! [`Key`] names an object.
 
-use super::raw::key_to_raw;
-
 /// `Key` names one object in one store. Keys of freed objects are refused and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -12,6 +10,11 @@ pub struct Key {
 
 impl Key {
     pub(super) fn to_bytes(self) -> [u8; 8] {
-        key_to_raw(self).1.to_le_bytes()
+        self.object().to_le_bytes()
+    }
+
+    /// Returns generation and index as one number.
+    pub(super) fn object(self) -> u64 {
+        u64::from(self.generation) << u32::BITS | u64::from(self.index)
     }
 }

@@ -1,4 +1,4 @@
-//! Keys as numbers, for copies and language bindings.
+//! Keys as numbers, for language bindings.
 
 use super::error::SwapError;
 use super::key::Key;
@@ -8,7 +8,7 @@ use super::word::{look, WordState};
 /// Returns the numbers of store and object.
 #[must_use]
 pub fn key_to_raw(key: Key) -> (u32, u64) {
-    (key.store, u64::from(key.generation) << u32::BITS | u64::from(key.index))
+    (key.store, key.object())
 }
 
 /// Makes a key, which a store refuses unless it names an object.
