@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe::contig::{bank, Error, Source};
+use glebe::contig::{bank, Contig, Error, Source};
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use glebe_testing::process::is_child;
@@ -28,6 +28,26 @@ impl Bank {
             Err(error) if cannot(&error) => None,
             Err(error) => panic!("{error}"),
         }
+    }
+
+    /// Draws the bank's block. Memory comes from another block if the kernel cannot evacuate the
+    /// bank's in time, or if another program takes its pages first. The draw is then repeated.
+    pub fn drawn(&self) -> Option<Contig> {
+        const DRAWS: usize = 8;
+        let resisted = format!("memory block {}: ", self.0[0]);
+        for _ in 0..DRAWS {
+            let memory = drawn(Bytes::new(block_size()))?;
+            let (first, why) = (memory.runs()[0].pfn.unwrap().get(), memory.why_not_better());
+            if vec![block_of(first)] == self.0 {
+                return Some(memory);
+            }
+            let is_reason =
+                |it: &String| it.starts_with(&resisted) || it.contains("evacuated again");
+            assert!(why.iter().any(is_reason), "the bank is drawn on first: {why:?}");
+            println!("from another block: {why:?}");
+        }
+        println!("skipped: {DRAWS} draws came from other blocks");
+        None
     }
 
     pub fn pages_of(&self, busy: &Busy, len: u64) -> usize {
@@ -68,19 +88,9 @@ fn memory_is_drawn_from_under_a_busy_program() {
     let busy = Busy::start(TEST, (2 * len) >> 20);
     let pages = bank.pages_of(&busy, 2 * len);
     let begin = Instant::now();
-    let Some(memory) = drawn(Bytes::new(len)) else { return };
+    let Some(memory) = bank.drawn() else { return };
     let took = begin.elapsed();
     assert_one_run(&memory);
-    let first = memory.runs()[0].pfn.unwrap().get();
-    let why = memory.why_not_better();
-    // Skips the rest if the kernel missed the deadline, as on a busy machine.
-    let is_busy =
-        |why: &String| ["evacuated again", "not done after"].iter().any(|it| why.contains(it));
-    if why.iter().any(is_busy) {
-        println!("skipped: {why:?}");
-        return;
-    }
-    assert_eq!(vec![block_of(first)], bank.0, "the bank is drawn on first: {why:?}");
     assert_eq!(bank.pages_of(&busy, 2 * len), 0);
     let report = busy.stop();
     let (checked, stall) = (report.checked, report.worst_stall);

@@ -138,7 +138,7 @@ fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
     };
     let busy = Busy::start_in(group.dir(), TEST, (2 * len) >> 20);
     let pages = bank.pages_of(&busy, 2 * len);
-    let Some(memory) = drawn(Bytes::new(len)) else { return };
+    let Some(memory) = bank.drawn() else { return };
     assert_one_run(&memory);
     assert_eq!(bank.pages_of(&busy, 2 * len), 0);
     let report = busy.stop();
