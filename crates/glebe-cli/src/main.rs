@@ -10,6 +10,8 @@ mod contig;
 mod demo;
 mod examples;
 mod help;
+#[cfg(feature = "serve")]
+mod lease;
 mod man;
 mod probe;
 #[cfg(feature = "serve")]
@@ -106,6 +108,19 @@ enum Command {
     /// server's user may run the command.
     #[cfg(feature = "serve")]
     Recall(recall::RecallArgs),
+    /// Start a program with contiguous huge pages of a running `glebe serve --leases`
+    ///
+    /// The program inherits one open file with the memory, zeroed. GLEBE_LEASE_FD is the file's
+    /// number, GLEBE_LEASE_BYTES its length. The program maps the file (mmap, MAP_SHARED), or opens
+    /// /proc/self/fd/NUMBER by name, as QEMU's memory-backend-file does. The lease ends when the
+    /// program, and every process that it started, has ended.
+    #[cfg(feature = "serve")]
+    Lease(lease::LeaseArgs),
+    /// List the leases of a running `glebe serve --leases`
+    ///
+    /// Root sees all leases, other users their own.
+    #[cfg(feature = "serve")]
+    Leases(lease::LeasesArgs),
     /// When memory is short, purge volatile memory that processes share
     ///
     /// The files are files of `glebe::volatile::Shared`, on tmpfs or as memfds. Processes mark the
@@ -203,6 +218,10 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Serve(args) => serve::run(args, out),
         #[cfg(feature = "serve")]
         Command::Recall(args) => recall::run(args, out),
+        #[cfg(feature = "serve")]
+        Command::Lease(args) => lease::run(args),
+        #[cfg(feature = "serve")]
+        Command::Leases(args) => lease::list(args, out),
         Command::Reclaim(args) => reclaim::run(args, out),
         Command::Zpool(args) => zpool::run(args, out),
         Command::Man(args) => man::run(args, out),

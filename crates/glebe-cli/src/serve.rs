@@ -7,10 +7,12 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use glebe::units::Bytes;
 use glebe_serve::server::{Server, Settings, PORT, TURN};
+use glebed::{Daemon, Quota, Settings as Leases};
 
 use crate::{size, usage, Outcome};
 
@@ -116,6 +118,25 @@ pub struct ServeArgs {
     /// `no_maxconns_fast` have an effect
     #[arg(short = 'o', long, value_name = "OPTIONS", value_delimiter = ',')]
     extended: Vec<String>,
+    /// Lend contiguous huge pages to other processes, beside the cache (`glebe lease`)
+    #[arg(long)]
+    leases: bool,
+    /// Path of the socket for leases; the default is /run/glebed/leases, or for other users than
+    /// root glebed/leases in $XDG_RUNTIME_DIR
+    #[arg(long, value_name = "FILE")]
+    lease_socket: Option<PathBuf>,
+    /// Memory kept zeroed for leases; caches do not use it
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
+    lease_zeroed: Bytes,
+    /// Most memory that a user other than root may hold by leases
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    lease_limit: Option<Bytes>,
+    /// Time in milliseconds from the request for a revocable lease to its end
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 100)]
+    lease_notice: u64,
+    /// Check the options and the file of --config, and start nothing
+    #[arg(long)]
+    check: bool,
     /// Serve no statistics to `glebe stats`, and have no control socket
     #[arg(long)]
     no_stats: bool,
@@ -178,7 +199,10 @@ fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
 }
 
 fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
-    let settings = settings(args)?;
+    let (settings, of_leases) = (settings(args)?, lease_settings(args));
+    if args.check {
+        return Ok(writeln!(out, "the options are right; nothing was started")?);
+    }
     if args.udp_port != 0 {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
@@ -190,14 +214,22 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
             .map_err(|e| format!("write({}): {e}", path.display()))?;
     }
     let done = server.listen().map_err(|e| e.to_string().into());
-    let done = done.and_then(|server| tell_and_run(server, args, out));
+    let done = done.and_then(|server| {
+        let daemon = of_leases.map(|of| Daemon::start(server.store().reserve(), of)).transpose();
+        tell_and_run(server, daemon.map_err(|e| e.to_string())?.as_ref(), args, out)
+    });
     if let Some(path) = &args.pidfile {
         let _ = fs::remove_file(path);
     }
     done
 }
 
-fn tell_and_run(server: Server, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
+fn tell_and_run(
+    server: Server,
+    daemon: Option<&Daemon>,
+    args: &ServeArgs,
+    out: &mut dyn Write,
+) -> Outcome {
     let contig = server.store().reserve().contig();
     writeln!(
         out,
@@ -210,6 +242,9 @@ fn tell_and_run(server: Server, args: &ServeArgs, out: &mut dyn Write) -> Outcom
     for address in server.addresses() {
         writeln!(out, "listening at {address}")?;
     }
+    if let Some(daemon) = daemon {
+        writeln!(out, "leases at {}", daemon.path().display())?;
+    }
     if let Some(control) = server.control() {
         writeln!(out, "control socket {}", control.display())?;
     }
@@ -217,6 +252,14 @@ fn tell_and_run(server: Server, args: &ServeArgs, out: &mut dyn Write) -> Outcom
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
     server.run_until(is_ending).map_err(|e| e.to_string().into())
+}
+
+fn lease_settings(args: &ServeArgs) -> Option<Leases> {
+    let quota = Quota { user: args.lease_limit.unwrap_or_default(), ..Quota::default() };
+    let notice = Duration::from_millis(args.lease_notice);
+    let usual = Leases { zeroed: args.lease_zeroed, notice, quota, ..Leases::default() };
+    let path = args.lease_socket.clone().unwrap_or_else(|| usual.path.clone());
+    args.leases.then_some(Leases { path, ..usual })
 }
 
 fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
@@ -247,6 +290,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
         .map_err(|e| format!("-a {}: {e}: a mode in octal", args.unix_mask))?;
     Ok(Settings {
         memory,
+        bricks: args.leases,
         item_max: item_max(&args.max_item_size, memory)?,
         threads: args.threads,
         conns: args.conn_limit,

@@ -83,7 +83,8 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
         _ => {}
     }
     let mut sources = Vec::new();
-    let is_for_bank = options.run(len).is_some() && !options.mappable && options.pin != Some(true);
+    let is_for_bank =
+        options.run(len).is_some() && !options.is_of_files() && options.pin != Some(true);
     if is_for_bank && blocks::has_record(&options.place) {
         sources.push(Source::Blocks);
     }
@@ -138,6 +139,7 @@ fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Er
     check_provable(source, options.required)?;
     match source {
         Source::Hugetlb(size) => hugetlb::build(options, len, size),
+        _ if options.bricks => Err(Error::NoSuchSize { size: page, listed: pools::sizes() }),
         Source::Thp => ordinary::transparent(options, len),
         Source::Plain => ordinary::plain(options, len),
         Source::DmaHeap => ordinary::dma_heap(options, len),
@@ -199,7 +201,7 @@ impl Contig {
             self.why_not_pinned = Some(blocks::WHY_NOT_PINNED.to_owned());
             return Ok(());
         }
-        let unless_asked = self.held_by() == HeldBy::Nothing && !options.mappable;
+        let unless_asked = self.held_by() == HeldBy::Nothing && !options.is_of_files();
         if !options.pin.unwrap_or(unless_asked) {
             return Ok(());
         }

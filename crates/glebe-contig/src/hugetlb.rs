@@ -194,10 +194,13 @@ impl<'a> Builder<'a> {
     }
 
     fn mapped(&self, pages: u64) -> Result<Mapping, Error> {
-        if !self.options.mappable {
+        if !self.options.is_of_files() {
             return self.private(pages);
         }
         let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
+        if self.options.bricks {
+            return self.bound(Mapping::of_bricks(len, size, Visibility::PRIVATE)?);
+        }
         let file = MemFile::hugetlb(len, size)?.not_for_children()?;
         self.bound(Mapping::shared(Arc::new(file), size, Visibility::PRIVATE)?)
     }

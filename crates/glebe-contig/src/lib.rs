@@ -28,6 +28,7 @@
 
 mod assemble;
 mod blocks;
+mod bricks;
 mod certificate;
 mod choose;
 mod error;
@@ -397,6 +398,7 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::bricks::{bricks, recast};
     pub use crate::certificate::locate;
     pub use crate::options::{chosen_for_runs, options_for_more};
     pub use crate::resident::{moved_into, repin, return_unit, verify_runs};

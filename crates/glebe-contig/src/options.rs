@@ -79,6 +79,7 @@ pub struct Options {
     pub(super) grow_pool: Option<bool>,
     pub(super) lock_patience: Option<Duration>,
     pub(super) mappable: bool,
+    pub(super) bricks: bool,
     pub(super) progress: Option<Listener>,
     pub(super) place: Place,
 }
@@ -187,6 +188,16 @@ impl Options {
     /// transparent huge pages in such files.
     pub fn mappable(self) -> Self {
         Self { mappable: true, ..self }
+    }
+
+    /// Takes each hugetlb page from a file of its own, so that the owner can hand pages to other
+    /// processes one by one. The source must be a hugetlb pool (default: of 2 MiB pages).
+    pub fn bricks(self) -> Self {
+        Self { bricks: true, source: self.source.or(Some(Source::HUGETLB_2M)), ..self }
+    }
+
+    pub(super) fn is_of_files(&self) -> bool {
+        self.mappable || self.bricks
     }
 
     pub(super) fn patience(&self) -> Duration {

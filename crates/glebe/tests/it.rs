@@ -9,6 +9,7 @@ mod node_pool;
 mod address_space;
 mod blocks;
 mod chase;
+mod closed;
 mod contig;
 mod contig_cgroup;
 mod emptied_pool;

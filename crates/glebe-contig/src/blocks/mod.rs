@@ -111,7 +111,7 @@ struct Call<'a> {
 }
 
 pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
-    if options.mappable {
+    if options.is_of_files() {
         let why = "their pages are private memory, not a file's; ask for no mappable memory";
         return Err(Error::NoBlocks { why: why.to_owned() });
     }

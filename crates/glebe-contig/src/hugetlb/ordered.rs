@@ -25,7 +25,7 @@ impl Builder<'_> {
                 return Ok(held.parts.remove(0));
             }
             let stretches = held.stretches(&plan, self.pages, self.pool.size());
-            if !self.options.mappable && stretches.len() <= STRETCHES_MAX {
+            if !self.options.is_of_files() && stretches.len() <= STRETCHES_MAX {
                 return self.moved(held, &stretches);
             }
             let mapping = self.taken_again(held, &plan)?;

@@ -277,7 +277,7 @@ impl Builder<'_> {
     fn extend(&mut self, mapping: Mapping) -> Result<(), Error> {
         // One thread populates a long private mapping, because several would mix the frames' order.
         let few = mapping.len().pages_up(self.pool.size()).get() <= super::STRETCHES_MAX as u64;
-        let order = if few || self.options.mappable { Order::Any } else { Order::Strict };
+        let order = if few || self.options.is_of_files() { Order::Any } else { Order::Strict };
         self.fill(&mapping, order)?;
         Ok(self.held.add(mapping, self.pool.size())?)
     }

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 mod addresses;
+mod bricks;
 mod gathered;
 pub mod racy;
 mod reserved;
@@ -35,6 +36,7 @@ use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
 
 pub use addresses::{Addresses, Piece};
+pub use bricks::{frames_of, Bricks};
 pub use gathered::Stretch;
 pub use reserved::Reserved;
 pub use window::Window;
@@ -61,6 +63,7 @@ pub struct Mapping {
     /// True if a [`Window`] may remove the pages, so `write` and `zero` panic.
     in_window: bool,
     file: Option<Arc<MemFile>>,
+    bricks: Option<Arc<Bricks>>,
     /// Offsets where further VMAs begin, ascending.
     seams: Vec<Bytes>,
     guard: ForkGuard,
@@ -154,9 +157,9 @@ impl Mapping {
     }
 
     fn owned(addr: usize, len: Bytes, page: PageSize, file: Option<Arc<MemFile>>) -> Self {
+        let (bricks, seams, guard, own) = (None, Vec::new(), ForkGuard::new(), None);
         let (in_child, is_borrowed, in_window) = (true, false, false);
-        let (seams, guard) = (Vec::new(), ForkGuard::new());
-        Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own: None }
+        Self { addr, len, page, in_child, is_borrowed, in_window, file, bricks, seams, guard, own }
     }
 
     /// Notes that the memory is this library's, because `/proc/self/maps` does not show the owner.

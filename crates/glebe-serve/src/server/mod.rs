@@ -160,6 +160,7 @@ impl Server {
         let limits = Limits {
             bytes: settings.memory,
             reserve_bytes: shares.reserve,
+            bricks: settings.bricks,
             item_bytes: settings.item_max,
             evict: settings.evict,
         };

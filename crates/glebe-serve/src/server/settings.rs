@@ -9,6 +9,8 @@ use std::time::Duration;
 pub struct Settings {
     /// Maximum bytes of items, the index, values that are being received and answers not yet taken.
     pub memory: u64,
+    /// Makes the reserve of bricks, so that its pages can be leased to other processes.
+    pub bricks: bool,
     /// Maximum bytes of an item with key and head.
     pub item_max: u64,
     /// Worker threads.
@@ -58,6 +60,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             memory: 64 << 20,
+            bricks: false,
             item_max: 1 << 20,
             threads: 4,
             conns: 1024,

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use glebe::contig::Contig;
 use glebe::page_size;
 use glebe::reserve::{self, Namespace, Put, Reserve};
 use glebe::units::{Bytes, Pages};
@@ -36,10 +37,18 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] but at least [`LEN_MIN`].
-    pub(super) fn new(bytes: u64) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] but at least [`LEN_MIN`]. With `bricks`,
+    /// its pages can be leased.
+    pub(super) fn new(
+        bytes: u64,
+        bricks: bool,
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let len = Bytes::new((bytes - bytes % UNIT).max(LEN_MIN));
-        let reserve = Reserve::new(len)?;
+        let options = match bricks {
+            true => Reserve::options().memory(Contig::options().bricks()).room(len),
+            false => Reserve::options(),
+        };
+        let reserve = options.build(len)?;
         let items = reserve.page_cache().namespace("items")?.without_eviction();
         let page = page_size().bytes().as_usize();
         Ok(Self { reserve, items, page, next: AtomicU64::new(1) })

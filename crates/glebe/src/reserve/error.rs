@@ -67,6 +67,9 @@ pub enum ReserveError {
         /// The reason.
         why: &'static str,
     },
+    /// The memory is not made of bricks.
+    #[error("the reserve has no bricks: build it with contig::Options::bricks()")]
+    NoBricks,
     /// The room is too small.
     #[error(
         "{asked} more asked for; {left} are left in whole pages of {unit}, of a room of {room}"

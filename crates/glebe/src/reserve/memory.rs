@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::closed::Place;
 use super::error::ReserveError;
 use super::positions::resize::filled;
 use super::Footing;
@@ -15,10 +16,11 @@ use crate::contig::{
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::extents::{within, without};
-use glebe_os::internal::mapping::Window;
+use glebe_os::internal::mapping::{Bricks, Window};
 use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
+use glebe_os::internal::sys::memory::brick::Brick;
 use glebe_os::internal::sys::page_size;
-use glebe_os::units::{Bytes, PageSize, Pages};
+use glebe_os::units::{Bytes, PageSize, Pages, Pfn};
 
 const WINDOW_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
 
@@ -216,9 +218,47 @@ impl Memory {
         }
         let vacated = self.window.vacate(bytes(gone.start()), bytes(gone.len()));
         vacated.inspect_err(|_| again(&parts))?;
-        parts.iter_mut().for_each(|part| part.left = without(&part.left, gone));
+        for part in parts.iter_mut() {
+            pinned(part, gone).into_iter().for_each(|piece| drop(part.take_bricks(piece)));
+            part.left = without(&part.left, gone);
+        }
         parts.retain(|part| !part.left.is_empty());
         Ok(())
+    }
+
+    /// Returns the size of a brick, or `None` if the memory is not of bricks.
+    pub(super) fn brick(&self) -> Option<PageSize> {
+        let first = lock(&self.parts).first().map(|part| Arc::clone(&part.contig))?;
+        internal::bricks(&first).map(Bricks::each)
+    }
+
+    /// Takes the bricks of `gone` out, with their places. The addresses stay readable.
+    pub(super) fn take_out(&self, gone: Extent, each: u64) -> Result<Vec<(Place, Brick)>, OsError> {
+        self.window.vacate(bytes(gone.start()), bytes(gone.len()))?;
+        let parts = lock(&self.parts);
+        let starts = (gone.start()..gone.end()).step_by(each as usize);
+        let of = |start| {
+            let pages = Extent::new(start, each)?;
+            let part = parts.iter().find(|part| part.has(pages))?;
+            let place = Place { pages, frame: part.frame(start) };
+            Some((place, part.take_bricks(pages).pop()?))
+        };
+        Ok(starts.filter_map(of).collect())
+    }
+
+    /// Maps a brick at `pages`, from where one was taken out. Returns false if the brick does not
+    /// have that one's frame.
+    pub(super) fn put_in(&self, pages: Extent, brick: Brick) -> Result<bool, OsError> {
+        let at = bytes(pages.start());
+        self.window.show(at, &brick)?;
+        let parts = lock(&self.parts);
+        let Some(part) = parts.iter().find(|part| part.has(pages)) else { return Ok(false) };
+        let frame = part.frame(pages.start());
+        if frame.is_some() && self.window.frame(at)? != frame {
+            return Ok(false);
+        }
+        part.put_brick(pages, brick);
+        Ok(true)
     }
 
     pub(super) fn certificate(&self) -> Certificate {
@@ -270,6 +310,34 @@ impl MemoryPart {
 
     pub(super) fn left(&self) -> &[Extent] {
         &self.left
+    }
+
+    fn has(&self, pages: Extent) -> bool {
+        self.left.iter().any(|left| left.contains(pages))
+    }
+
+    fn frame(&self, page: u64) -> Option<Pfn> {
+        let (runs, at) = (self.contig.runs(), page - self.start);
+        let run = runs.get(runs.partition_point(|run| run.pages.end() <= at))?;
+        let behind = at.checked_sub(run.pages.start())?;
+        run.pfn.map(|pfn| pfn.plus(Pages::new(behind)))
+    }
+
+    fn slots(&self, pages: Extent) -> Option<(&Bricks, std::ops::Range<usize>)> {
+        let bricks = internal::bricks(&self.contig)?;
+        let each = bricks.each().bytes().pages_down(page_size()).get();
+        let [from, to] = [pages.start(), pages.end()].map(|page| (page - self.start) / each);
+        Some((bricks, from as usize..to as usize))
+    }
+
+    fn take_bricks(&self, pages: Extent) -> Vec<Brick> {
+        self.slots(pages).map_or_else(Vec::new, |(bricks, slots)| bricks.take(slots))
+    }
+
+    fn put_brick(&self, pages: Extent, brick: Brick) {
+        if let Some((bricks, slots)) = self.slots(pages) {
+            bricks.put(slots.start, brick);
+        }
     }
 
     fn repin(&self, pages: Extent, keep: bool) -> Result<(), OsError> {

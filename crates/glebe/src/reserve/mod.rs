@@ -14,6 +14,7 @@
 mod access;
 mod at_hand;
 mod block;
+mod closed;
 mod error;
 mod footing;
 mod index;
@@ -62,6 +63,7 @@ use stock::Stock;
 
 pub use self::stats::Stats;
 pub use block::{Block, Contiguity, Promise};
+pub use closed::ClosedBlock;
 pub use error::ReserveError;
 pub use footing::Footing;
 

@@ -152,7 +152,7 @@ impl ReserveOptions {
         again: contig::Options,
         contig: Contig,
     ) -> Result<(Option<Memory>, Arc<Contig>), ReserveError> {
-        if self.room == Bytes::ZERO {
+        if self.room == Bytes::ZERO && crate::contig::internal::bricks(&contig).is_none() {
             return Ok((None, Arc::new(contig)));
         }
         let granules = self.room.get().div_ceil(GRANULE.get()).min(u64::MAX / GRANULE.get());

@@ -62,6 +62,11 @@ impl Request {
         Self { no_wait: true, ..self }
     }
 
+    pub(super) fn in_bricks(self, each: u64) -> Self {
+        let pages = Pages::new(self.pages.get().checked_next_multiple_of(each).unwrap_or(u64::MAX));
+        Self { pages, align: self.align.max(Pages::new(each)), zeroed: true, ..self }
+    }
+
     #[inline]
     fn is_any_page(&self) -> bool {
         self.pages == Pages::new(1) && self.align == Pages::new(1) && !self.zeroed
@@ -166,10 +171,14 @@ impl ReserveCore {
         request: Request,
         begin: u64,
     ) -> Result<Block, ReserveError> {
+        Ok(self.block(shared, self.grant_timed(request, begin)?))
+    }
+
+    pub(super) fn grant_timed(&self, request: Request, begin: u64) -> Result<Extent, ReserveError> {
         request.check()?;
         let extent = self.grant(request)?;
         self.granted(begin);
-        Ok(self.block(shared, extent))
+        Ok(extent)
     }
 
     /// Returns false with `Writers::Counted`, because a tenant may be copying to the granule of the

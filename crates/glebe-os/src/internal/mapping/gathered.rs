@@ -91,12 +91,13 @@ impl Mapping {
     pub(super) fn moved_to(mut self, addr: usize) -> Result<Self, OsError> {
         let (len, page, file) = (self.len, self.page, self.file.take());
         let (in_child, is_borrowed, guard) = (self.in_child, self.is_borrowed, self.guard);
-        let (seams, is_noted) = (self.seams.clone(), self.own.is_some());
+        let (seams, bricks) = (self.seams.clone(), self.bricks.take());
+        let is_noted = self.own.is_some();
         let stretches = self.as_stretches(0);
         move_all(vec![self], &stretches, addr)?;
         let mut all = Self::owned(addr, len, page, file);
         (all.in_child, all.is_borrowed, all.guard) = (in_child, is_borrowed, guard);
-        all.seams = seams;
+        (all.seams, all.bricks) = (seams, bricks);
         Ok(if is_noted { all.noted() } else { all })
     }
 
@@ -108,7 +109,7 @@ impl Mapping {
             // SAFETY: the owner gives the mapping up, and the calls leave out the moved stretches.
             unsafe { unmap_between(self.addr + from.as_usize(), self.addr + to.as_usize()) };
         }
-        (self.file, self.seams, self.own) = (None, Vec::new(), None);
+        (self.file, self.bricks, self.seams, self.own) = (None, None, Vec::new(), None);
         std::mem::forget(self);
     }
 }

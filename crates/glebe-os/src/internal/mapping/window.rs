@@ -71,6 +71,7 @@ impl Window {
         (here.in_child, here.guard) = (mapping.in_child, mapping.guard);
         (here.is_borrowed, here.in_window) = (true, true);
         here.seams.clone_from(&mapping.seams);
+        here.bricks.clone_from(&mapping.bricks);
         mapping.unmap_but(&stretches);
         Ok(here)
     }
@@ -99,7 +100,7 @@ impl Window {
         Ok(())
     }
 
-    fn checked(&self, offset: Bytes, len: Bytes) -> usize {
+    pub(super) fn checked(&self, offset: Bytes, len: Bytes) -> usize {
         let end = offset.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "{len} at {offset} of {}", self.len);
         assert!(!self.guard.is_child(), "a window of a parent's, used in a child");

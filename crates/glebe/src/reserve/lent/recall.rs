@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::Lent;
-use crate::reserve::words::{GranuleWord, PageState, PageWord};
+use crate::reserve::words::{GranuleWord, PageState, PageWord, ZeroState};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{fence, prefetch, Backoff, Ordering};
 
@@ -283,6 +283,15 @@ impl Lent {
                 self.words[page].store(free.0, Ordering::Release);
             }
             self.granules.change(part.granule, |now| now.with_held_removed(pages));
+        }
+    }
+
+    /// Gives whole granules back that the kernel has zeroed.
+    pub(crate) fn give_back_zeroed(&self, run: &Range<usize>) {
+        for part in self.parts(run) {
+            let pages = part.pages.len() as u64;
+            let zero = |now: GranuleWord| now.with_held_removed(pages).with_zero(ZeroState::Zero);
+            self.granules.change(part.granule, |now| zero(now).reopened());
         }
     }
 

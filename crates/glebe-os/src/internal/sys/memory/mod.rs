@@ -1,5 +1,6 @@
 //! This process's memory: mappings and pages.
 
+pub mod brick;
 pub mod child_zeros;
 pub mod commit;
 pub mod dma_heap;

@@ -1,0 +1,151 @@
+//! `glebe lease` starts a program with leased memory, and `glebe leases` lists leases.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::ValueHint;
+use glebe::units::Bytes;
+use glebe_lease::wire::{Flags, Name};
+use glebe_lease::{socket_path, Client, LeaseError, Row, Wish};
+use serde_json::json;
+
+use crate::{size, Outcome};
+
+const FD: &str = "GLEBE_LEASE_FD";
+const BYTES: &str = "GLEBE_LEASE_BYTES";
+
+/// Options of `glebe lease`.
+#[derive(clap::Args)]
+#[command(override_usage = "glebe lease [OPTIONS] SIZE -- PROGRAM [ARGUMENT]...")]
+pub struct LeaseArgs {
+    /// How much memory, for example 512M or 2G
+    #[arg(value_parser = size::parse)]
+    size: Bytes,
+    /// Only memory in one physical run
+    #[arg(long)]
+    contiguous: bool,
+    /// Align the first physical byte to SIZE, a power of two
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    align: Option<Bytes>,
+    /// Let the daemon take the memory back when others need it; the program must expect SIGBUS
+    #[arg(long)]
+    revocable: bool,
+    /// Name of the lease in lists; the default is the program's
+    #[arg(long)]
+    name: Option<String>,
+    /// Socket of the daemon
+    #[arg(long, value_name = "FILE")]
+    socket: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+}
+
+/// Options of `glebe leases`.
+#[derive(clap::Args)]
+pub struct LeasesArgs {
+    /// Socket of the daemon
+    #[arg(long, value_name = "FILE")]
+    socket: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, group = "form")]
+    json: bool,
+    /// Print the daemon's statistics as OpenMetrics text, as Prometheus reads it
+    #[arg(long, group = "form")]
+    openmetrics: bool,
+    /// Print again every SECONDS (default 2) until the output is closed or a signal arrives
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
+    watch: Option<f64>,
+}
+
+fn connected(socket: Option<&PathBuf>, name: &str) -> Result<Client, LeaseError> {
+    Client::connect_to(&socket.cloned().unwrap_or_else(socket_path), name)
+}
+
+/// Becomes the program. Returns only after a failure.
+pub fn run(args: &LeaseArgs) -> Outcome {
+    let (program, arguments) = args.command.split_first().expect("a value is required");
+    let shown = program.to_string_lossy();
+    let name = args.name.as_deref().unwrap_or_else(|| shown.rsplit('/').next().unwrap_or(&shown));
+    let client = connected(args.socket.as_ref(), name)?;
+    let flags = Flags { contiguous: args.contiguous, one_file: true, revocable: args.revocable };
+    let align = args.align.map_or(0, Bytes::get);
+    let name = Name::new(name);
+    let (file, bytes) =
+        client.file(Wish { bytes: args.size.get(), align, flags, name, ..Wish::default() })?;
+    // The connection is the lease, so the program keeps both descriptors.
+    for descriptor in [file.as_fd(), client.as_fd()] {
+        pass_on(descriptor)?;
+    }
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env(FD, file.as_raw_fd().to_string())
+        .env(BYTES, bytes.get().to_string());
+    let error = command.exec();
+    Err(format!("execve({shown}): {error}").into())
+}
+
+fn pass_on(descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?)
+}
+
+pub fn list(args: &LeasesArgs, out: &mut dyn Write) -> Outcome {
+    let client = connected(args.socket.as_ref(), "glebe leases")?;
+    let Some(every) = args.watch else { return once(args, &client, out) };
+    let every = Duration::try_from_secs_f64(every.max(0.1))?;
+    loop {
+        if io::stdout().is_terminal() {
+            write!(out, "\x1b[H\x1b[J")?;
+        }
+        once(args, &client, out)?;
+        out.flush()?;
+        std::thread::sleep(every);
+    }
+}
+
+fn once(args: &LeasesArgs, client: &Client, out: &mut dyn Write) -> Outcome {
+    if args.openmetrics {
+        return Ok(out.write_all(client.stats()?.as_bytes())?);
+    }
+    let rows = client.list()?;
+    if args.json {
+        let all: Vec<_> = rows.iter().map(as_json).collect();
+        return Ok(writeln!(out, "{}", json!(all))?);
+    }
+    if rows.is_empty() {
+        return Ok(writeln!(out, "no leases")?);
+    }
+    writeln!(out, "{:>6} {:>10} {:>8} {:>8}  {:<24} NAME", "LEASE", "SIZE", "USER", "PID", "KIND")?;
+    for row in &rows {
+        let (size, kind) = (Bytes::new(row.bytes).to_string(), kind(row.flags));
+        let Row { lease, uid, pid, name, .. } = row;
+        writeln!(out, "{lease:>6} {size:>10} {uid:>8} {pid:>8}  {kind:<24} {}", name.as_str())?;
+    }
+    let all: u64 = rows.iter().map(|row| row.bytes).sum();
+    Ok(writeln!(out, "{} leases, {}", rows.len(), Bytes::new(all))?)
+}
+
+fn kind(flags: Flags) -> String {
+    let words = [
+        (flags.contiguous, "one run"),
+        (flags.one_file, "one file"),
+        (flags.revocable, "revocable"),
+    ];
+    let words: Vec<&str> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    words.join(", ")
+}
+
+fn as_json(row: &Row) -> serde_json::Value {
+    let Row { lease, bytes, uid, pid, flags, name } = row;
+    json!({
+        "lease": lease, "bytes": bytes, "uid": uid, "pid": pid, "name": name.as_str(),
+        "contiguous": flags.contiguous, "one_file": flags.one_file, "revocable": flags.revocable,
+    })
+}

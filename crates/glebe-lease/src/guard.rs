@@ -1,0 +1,62 @@
+//! [`Guard`] turns a touch of revoked memory into zeros, in place of a SIGBUS that would kill.
+//!
+//! # Safety
+//! The flag has a fixed address and outlives the watch, whose drop waits for running handlers. A
+//! lease hands out no reference to its bytes.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use crate::error::LeaseError;
+use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::internal::sys::processes::sigbus::{fill, Decision, Handler, Watch};
+
+#[derive(Debug)]
+struct Watched {
+    start: usize,
+    len: usize,
+    is_revoked: MappedWord,
+}
+
+#[derive(Debug)]
+pub(crate) struct Guard {
+    /// Dropped before `watched`, which the handler uses.
+    _watch: Watch,
+    watched: Box<Watched>,
+}
+
+impl Guard {
+    pub(crate) fn new(memory: &Mapping) -> Result<Self, LeaseError> {
+        let (start, len) = (memory.addr(), memory.len().as_usize());
+        let watched = Box::new(Watched { start, len, is_revoked: MappedWord::new(0) });
+        let handler = Handler::install()?;
+        if !handler.is_first()? {
+            return Err(LeaseError::HandlerCovered);
+        }
+        // SAFETY: `watched` has a fixed address and is freed after the watch. `on_touch` makes one
+        // system call and stores a word.
+        let watch =
+            unsafe { handler.watch(start..start + len, on_touch, ptr::from_ref(&*watched).cast()) };
+        Ok(Self { _watch: watch?, watched })
+    }
+
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.watched.is_revoked.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn set_revoked(&self) {
+        self.watched.is_revoked.store(1, Ordering::Release);
+    }
+}
+
+unsafe extern "C" fn on_touch(_addr: usize, data: *const ()) -> Decision {
+    // SAFETY: `data` is the `Watched` of a live watch, from `Guard::new`.
+    let watched = unsafe { &*data.cast::<Watched>() };
+    watched.is_revoked.store(1, Ordering::Release);
+    // SAFETY: the range is the lease's mapping, to which no reference exists.
+    match unsafe { fill::replace(watched.start, watched.len) } {
+        Ok(()) => Decision::Resume,
+        Err(_) => Decision::Pass,
+    }
+}

@@ -1,0 +1,78 @@
+//! Leases of contiguous huge pages from the daemon that `glebe serve --leases` runs.
+//!
+//! A [`Client`] asks for memory, and gets it as open files. A [`Lease`] maps them. A lease ends
+//! with its connection, so a killed process leaves nothing behind.
+//!
+//! ```no_run
+//! use glebe_lease::{units::Bytes, Client};
+//!
+//! let client = Client::connect()?;
+//! let lease = client.lease(Bytes::mib(64))?;
+//! lease.write(Bytes::ZERO, b"hello")?;
+//! println!("{} in runs of {:?}", lease.len(), lease.runs());
+//! # Ok::<(), glebe_lease::LeaseError>(())
+//! ```
+//!
+//! # The protocol
+//! Both sides send datagrams over a Unix socket of type `SOCK_SEQPACKET`. Numbers are
+//! little-endian. Each message begins with 16 bytes:
+//!
+//! ```text
+//!  0        2        4                 8                                 16
+//! +--------+--------+-----------------+----------------------------------+
+//! |version |  kind  |      call       |              lease               |
+//! |   1    |        |                 |                                  |
+//! +--------+--------+-----------------+----------------------------------+
+//! ```
+//!
+//! * `call` is the client's choice; the answer repeats it. Events have call 0.
+//! * `lease` is a lease's number, or 0.
+//!
+//! | kind | message | after the first 16 bytes |
+//! |---|---|---|
+//! | 1 | hello | name (32 bytes, zero-padded UTF-8) |
+//! | 2 | lease | bytes u64, align u64, node i32 (-1: any), flags u32, name (32 bytes) |
+//! | 3 | mapped | |
+//! | 4 | release | |
+//! | 5 | promise | as lease |
+//! | 6 | take (the lease is the promise's number) | |
+//! | 7 | list, from the lease's number on | |
+//! | 8 | stats | |
+//! | 0x81 | welcome | brick u64, total u64, free u64, longest run u64 (bytes) |
+//! | 0x82 | leased, with up to 253 descriptors | bytes u64, file u64, page u64, first u32, count u32, then frames (u64 each) |
+//! | 0x83 | done | |
+//! | 0x84 | promised | bytes u64 |
+//! | 0x85 | listed | count u32, 0 u32, then rows of 64 bytes: lease u64, bytes u64, uid u32, pid u32, flags u32, 0 u32, name (32 bytes) |
+//! | 0x86 | stats | OpenMetrics text, to the end |
+//! | 0xff | refused | errno i32, 0 u32, limit u64, text (UTF-8, to the end) |
+//! | 0x41 | event: recall | milliseconds u64 |
+//! | 0x42 | event: revoked | |
+//!
+//! * Flags: 1 one physical run, 2 one file, 4 the daemon may take the memory back.
+//! * Leased: the lease is `bytes` long, in files of `file` bytes and pages of `page` bytes. This
+//!   message has the files from `first` on, and a frame for each page of them; `u64::MAX` if hidden.
+//!   Messages follow until all files are sent.
+//! * Mapped: the client has mapped the files. Nobody can map them for writing afterwards.
+//! * Refused: `limit` is the number that the request exceeds, such as the longest run in bytes.
+//! * Recall: the memory will be taken in that time, unless released before. Revoked: it was taken.
+//!
+//! Source: unix(7); the design of leases by sealed memfds in vhost-user and PipeWire.
+
+mod client;
+mod error;
+mod guard;
+mod lease;
+pub mod socket;
+pub mod wire;
+
+pub use client::{socket_path, Client, Promise};
+pub use error::LeaseError;
+pub use lease::{Lease, LeaseRun};
+pub use wire::{Flags, Row, Wish};
+
+#[doc(no_inline)]
+pub use glebe_os::{error::OsError, units};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

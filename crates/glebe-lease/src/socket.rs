@@ -1,0 +1,128 @@
+//! [`Packets`] sends and receives datagrams with descriptors. Source: unix(7), cmsg(3).
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{
+    accept_with, bind, connect, recvmsg, sendmsg, socket_with, AddressFamily, RecvAncillaryBuffer,
+    RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::wire::FILES_MAX;
+
+const SPACE: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Packets(OwnedFd);
+
+fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)?)
+}
+
+/// Binds a socket at `path`, which does not block. Nobody can connect until the caller listens.
+///
+/// # Errors
+/// EADDRINUSE if the path exists.
+pub fn bound(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket(SocketFlags::NONBLOCK)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+impl Packets {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Errors
+    /// ECONNREFUSED if nobody listens.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = socket(SocketFlags::empty())?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Self(socket))
+    }
+
+    /// Accepts a connection, which does not block.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; EMFILE if the process has no descriptor left.
+    pub fn accept(listener: impl AsFd) -> io::Result<Self> {
+        Ok(Self(accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?))
+    }
+
+    /// Sends a message with up to [`FILES_MAX`] descriptors, whole or not at all.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the peer's queue is full; EPIPE if the peer has left.
+    pub fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); SPACE];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        loop {
+            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other.map(drop)?),
+            }
+        }
+    }
+
+    /// Receives a message into `bytes`, and its descriptors. Returns 0 if the peer has left.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none and the socket does not block; `InvalidData` if the message is
+    /// longer than `bytes`, or if descriptors were lost because the process has too many.
+    pub fn receive(&self, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        self.receive_with(bytes, files, RecvFlags::empty())
+    }
+
+    /// Receives a message that is there already, or fails with `WouldBlock`.
+    ///
+    /// # Errors
+    /// See [`Packets::receive`].
+    pub fn poll(&self, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        self.receive_with(bytes, files, RecvFlags::DONTWAIT)
+    }
+
+    fn receive_with(
+        &self,
+        bytes: &mut [u8],
+        files: &mut Vec<OwnedFd>,
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); SPACE];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        let got = loop {
+            match recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        files.clear();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                files.extend(rights);
+            }
+        }
+        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(got.bytes)
+    }
+}
+
+impl AsFd for Packets {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<Packets> for OwnedFd {
+    fn from(packets: Packets) -> Self {
+        packets.0
+    }
+}

@@ -1,0 +1,109 @@
+//! [`Bricks`] are the files of a mapping that has one file a [`Brick`], side by side.
+//!
+//! The owner takes bricks out to hand them to another process, and puts others in their place.
+//! Lock: `slots`, for a call.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::ops::Range;
+
+use super::{Mapping, Visibility, Window};
+use crate::error::OsError;
+use crate::internal::sync::{lock, Mutex};
+use crate::internal::sys::memory::brick::Brick;
+use crate::internal::sys::memory::madvise::{advise, Advice};
+use crate::internal::sys::memory::mmap::{map_file, set_aside, unmap};
+use crate::internal::sys::memory::pagemap::Pagemap;
+use crate::internal::sys::page_size;
+use crate::units::{Bytes, PageSize, Pfn};
+
+#[derive(Debug)]
+pub struct Bricks {
+    each: PageSize,
+    slots: Mutex<Vec<Option<Brick>>>,
+}
+
+impl Bricks {
+    #[must_use]
+    pub fn each(&self) -> PageSize {
+        self.each
+    }
+
+    /// Takes out the bricks that are there.
+    pub fn take(&self, range: Range<usize>) -> Vec<Brick> {
+        lock(&self.slots)[range].iter_mut().filter_map(Option::take).collect()
+    }
+
+    pub fn put(&self, at: usize, brick: Brick) {
+        lock(&self.slots)[at] = Some(brick);
+    }
+}
+
+impl Mapping {
+    /// Maps new bricks of one page `each`, and reserves the pages.
+    pub fn of_bricks(len: Bytes, each: PageSize, visibility: Visibility) -> Result<Self, OsError> {
+        let new = (0..len.pages_up(each).get()).map(|_| Brick::new(each.bytes(), each));
+        let bricks = new.collect::<Result<Vec<Brick>, OsError>>()?;
+        let mut mapping = Self::of_files(bricks.iter().map(Brick::file), each.bytes(), each)?;
+        let slots = Mutex::new(bricks.into_iter().map(Some).collect());
+        mapping.bricks = Some(Bricks { each, slots }.into());
+        mapping.shown(visibility)
+    }
+
+    /// Maps the first `len` bytes of each file, in their order, at a multiple of `page`.
+    pub fn of_files<'a>(
+        files: impl ExactSizeIterator<Item = &'a File>,
+        len: Bytes,
+        page: PageSize,
+    ) -> Result<Self, OsError> {
+        let count = files.len() as u64;
+        let whole = Bytes::new(len.get().saturating_mul(count));
+        let addr = set_aside(whole, page)?;
+        for (nth, file) in files.enumerate() {
+            // SAFETY: nobody else knows the new addresses.
+            unsafe {
+                let at = addr + nth * len.as_usize();
+                if let Err(error) = map_file(file, Bytes::ZERO, len, Some(at)) {
+                    let _ = unmap(addr, whole);
+                    return Err(error);
+                }
+            }
+        }
+        let mut mapping = Self::owned(addr, whole, page, None);
+        mapping.seams = (1..count).map(|nth| Bytes::new(nth * len.get())).collect();
+        Ok(mapping)
+    }
+
+    pub fn bricks(&self) -> Option<&Bricks> {
+        self.bricks.as_deref()
+    }
+}
+
+/// Returns the frame of each page of the pool in a brick, if visible.
+pub fn frames_of(brick: &Brick) -> Result<Vec<Option<Pfn>>, OsError> {
+    let (len, page) = (brick.len(), brick.page());
+    let mapping = Mapping::window(brick.file(), len, page)?;
+    let entries = Pagemap::open()?.entries(mapping.addr(), len, page)?;
+    Ok(entries.into_iter().map(|entry| entry.frame()).collect())
+}
+
+impl Window {
+    /// Maps a brick at `offset`, where the window has no memory.
+    pub fn show(&self, offset: Bytes, brick: &Brick) -> Result<(), OsError> {
+        let at = self.checked(offset, brick.len());
+        // SAFETY: `checked` found the range in the window, where the caller has vacated it.
+        unsafe {
+            map_file(brick.file(), Bytes::ZERO, brick.len(), Some(at))?;
+            advise(at, brick.len(), Advice::DontFork)?;
+            advise(at, brick.len(), Advice::DontDump)?;
+            advise(at, brick.len(), Advice::PopulateWrite)
+        }
+    }
+
+    /// Returns the frame at `offset`, if visible.
+    pub fn frame(&self, offset: Bytes) -> Result<Option<Pfn>, OsError> {
+        let page = page_size();
+        let at = self.checked(offset, page.bytes());
+        Ok(Pagemap::open()?.entries(at, page.bytes(), page)?.first().and_then(|it| it.frame()))
+    }
+}

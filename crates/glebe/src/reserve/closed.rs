@@ -1,0 +1,273 @@
+//! [`ClosedBlock`] is a block of whole bricks that other processes may map.
+//!
+//! A *brick* is a hugetlb page with a file of its own
+//! ([`contig::Options::bricks`](crate::contig::Options::bricks)). The reserve unmaps a closed block,
+//! so that a late reader finds zeros even if a holder cuts or punches a brick. A brick that was
+//! given away is never used again: the drop cuts it, which ends the access of all holders, and
+//! fills a new one. If the new brick has another frame, its pages leave the reserve, and
+//! [`Reserve::grow`] can replace them.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::block::Promise;
+use super::error::ReserveError;
+use super::memory::Memory;
+use super::owner::{pages_of, Request};
+use super::shared::Shared;
+use super::{Reserve, ReserveCore};
+use crate::contig::internal::recast;
+use glebe_os::error::OsError;
+use glebe_os::extent::Extent;
+use glebe_os::internal::mapping::frames_of;
+use glebe_os::internal::sys::memory::brick::Brick;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{PageSize, Pages, Pfn};
+
+/// [`ClosedBlock`] is zeroed memory that other processes may map, until dropped.
+#[derive(Debug)]
+pub struct ClosedBlock {
+    inner: Shared<ReserveCore>,
+    places: Vec<Place>,
+    /// One brick a place, or one for all.
+    bricks: Vec<Brick>,
+    is_given: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) pages: Extent,
+    pub(super) frame: Option<Pfn>,
+}
+
+impl Reserve {
+    /// Takes a block of whole bricks, zeroed, as [`Reserve::alloc`] does. Rounds pages and alignment
+    /// up to bricks.
+    ///
+    /// # Errors
+    /// As [`Reserve::alloc`]; [`ReserveError::NoBricks`] if the memory is not of bricks.
+    pub fn close(&self, request: impl Into<Request>) -> Result<ClosedBlock, ReserveError> {
+        let inner = self.inner.get()?;
+        let (memory, each) = inner.bricks()?;
+        let (begin, each) = (inner.busy.clock.now(), each.bytes().pages_down(page_size()).get());
+        let extent = inner.grant_timed(request.into().in_bricks(each), begin)?;
+        closed(&self.inner, memory, extent, each)
+    }
+
+    /// Sets whole bricks aside for [`Promise::close`], as [`Reserve::promise`] does.
+    ///
+    /// # Errors
+    /// As [`Reserve::promise`]; [`ReserveError::NoBricks`].
+    pub fn promise_bricks(&self, request: impl Into<Request>) -> Result<Promise, ReserveError> {
+        let each = self.brick()?.get();
+        self.promise(request.into().in_bricks(each))
+    }
+
+    /// Returns the pages of a brick.
+    ///
+    /// # Errors
+    /// [`ReserveError::NoBricks`], [`ReserveError::Forked`].
+    pub fn brick(&self) -> Result<Pages, ReserveError> {
+        Ok(self.inner.get()?.bricks()?.1.bytes().pages_down(page_size()))
+    }
+}
+
+impl Promise {
+    /// Takes the bricks of [`Reserve::promise_bricks`].
+    ///
+    /// # Errors
+    /// As [`Promise::take`]; [`ReserveError::NoBricks`].
+    pub fn close(mut self) -> Result<ClosedBlock, ReserveError> {
+        let inner = self.inner.get()?;
+        let (memory, each) = inner.bricks()?;
+        let each = each.bytes().pages_down(page_size()).get();
+        let extent = self.extent.filter(|extent| extent.start() % each + extent.len() % each == 0);
+        let extent = extent.ok_or(ReserveError::NoBricks)?;
+        inner.recall(extent, true, true)?;
+        self.extent = None;
+        closed(&self.inner, memory, extent, each)
+    }
+}
+
+fn closed(
+    inner: &Shared<ReserveCore>,
+    memory: &Memory,
+    extent: Extent,
+    each: u64,
+) -> Result<ClosedBlock, ReserveError> {
+    match memory.take_out(extent, each) {
+        Ok(all) => {
+            let (places, bricks) = all.into_iter().unzip();
+            Ok(ClosedBlock { inner: inner.clone(), places, bricks, is_given: false })
+        }
+        Err(why) => {
+            inner.get()?.give_back(extent);
+            Err(why.into())
+        }
+    }
+}
+
+impl ClosedBlock {
+    /// Returns the number of pages.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages::new(self.places.iter().map(|place| place.pages.len()).sum())
+    }
+
+    /// Returns the first page's place in the reserve.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.places.first().map_or(0, |place| place.pages.start())
+    }
+
+    /// Returns the first frame of each page of the pool, if visible.
+    pub fn frames(&self) -> impl Iterator<Item = Option<Pfn>> + '_ {
+        self.places.iter().map(|place| place.frame)
+    }
+
+    /// Returns the files of the bricks, to be sent to another process.
+    pub fn give(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.is_given = true;
+        self.bricks.iter().map(AsFd::as_fd)
+    }
+
+    /// Lets no holder map the bricks for writing any more, or punch holes into them.
+    ///
+    /// # Errors
+    /// If fcntl(2) refuses the seal.
+    pub fn seal(&self) -> Result<(), OsError> {
+        self.bricks.iter().try_for_each(Brick::seal)
+    }
+
+    /// Ends the access of all holders: they get SIGBUS at the next touch.
+    ///
+    /// # Errors
+    /// If ftruncate(2) fails.
+    pub fn revoke(&self) -> Result<(), OsError> {
+        self.bricks.iter().rev().try_for_each(Brick::cut)
+    }
+
+    /// Moves the memory into one file, which takes as long as zeroing it.
+    ///
+    /// # Errors
+    /// If the kernel refuses the file, or another process took pages of the pool. The block is then
+    /// given back.
+    pub fn joined(mut self) -> Result<Self, ReserveError> {
+        let Some(page) = self.bricks.first().map(Brick::page) else { return Ok(self) };
+        self.is_given = true;
+        let len = self.pages().bytes(page_size());
+        let joined = recast(&self.bricks, page, std::iter::once(len))?;
+        self.bricks = joined.into_iter().collect::<Result<_, _>>()?;
+        let frames = self.bricks.first().map(frames_of).transpose()?.unwrap_or_default();
+        self.places.iter_mut().zip(frames).for_each(|(place, now)| place.frame = now);
+        Ok(self)
+    }
+
+    /// Joins blocks of one reserve, in their order.
+    ///
+    /// # Panics
+    /// If there is no block.
+    #[must_use]
+    pub fn merged(blocks: Vec<Self>) -> Self {
+        let mut blocks = blocks.into_iter();
+        let mut all = blocks.next().expect("at least one block");
+        for mut block in blocks {
+            all.places.append(&mut block.places);
+            all.bricks.append(&mut block.bricks);
+            all.is_given |= block.is_given;
+        }
+        all
+    }
+
+    /// Divides the block into blocks of one brick.
+    #[must_use]
+    pub fn divided(mut self) -> Vec<Self> {
+        let (inner, is_given) = (self.inner.clone(), self.is_given);
+        let one = |(place, brick)| Self {
+            inner: inner.clone(),
+            places: vec![place],
+            bricks: vec![brick],
+            is_given,
+        };
+        if self.bricks.len() < self.places.len() {
+            return vec![self];
+        }
+        let places = std::mem::take(&mut self.places);
+        places.into_iter().zip(std::mem::take(&mut self.bricks)).map(one).collect()
+    }
+
+    /// Leaves the memory to its holders. Its pages leave the reserve.
+    pub fn leave(mut self) {
+        let places = std::mem::take(&mut self.places);
+        if let Ok((inner, (memory, _))) = self.inner.get().and_then(|it| Ok((it, it.bricks()?))) {
+            places.iter().for_each(|place| inner.lose(memory, place.pages));
+        }
+    }
+
+    /// Gives blocks of one reserve back, faster than one by one. Returns the pages that left the
+    /// reserve.
+    pub fn reopen(mut blocks: Vec<Self>) -> Pages {
+        let Some(inner) = blocks.first().map(|block| block.inner.clone()) else {
+            return Pages::ZERO;
+        };
+        inner.get().map_or(Pages::ZERO, |inner| inner.reopen(&mut blocks))
+    }
+}
+
+impl Drop for ClosedBlock {
+    fn drop(&mut self) {
+        let inner = self.inner.clone();
+        match inner.get() {
+            Ok(inner) if !self.places.is_empty() => _ = inner.reopen(std::slice::from_mut(self)),
+            _ => {}
+        }
+    }
+}
+
+impl ReserveCore {
+    fn bricks(&self) -> Result<(&Memory, PageSize), ReserveError> {
+        let memory = self.memory.as_ref().ok_or(ReserveError::NoBricks)?;
+        Ok((memory, memory.brick().ok_or(ReserveError::NoBricks)?))
+    }
+
+    fn reopen(&self, blocks: &mut [ClosedBlock]) -> Pages {
+        let Ok((memory, page)) = self.bricks() else { return Pages::ZERO };
+        let (mut given, mut old, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        for block in blocks {
+            let places = std::mem::take(&mut block.places).into_iter().map(|place| place.pages);
+            let bricks = std::mem::take(&mut block.bricks);
+            match block.is_given {
+                true => {
+                    given.extend(places);
+                    old.extend(bricks);
+                }
+                false => kept.extend(places.zip(bricks.into_iter().map(Some))),
+            }
+        }
+        let lens = given.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
+        let new = recast(&old, page, lens).unwrap_or_default();
+        drop(old);
+        let mut new = new.into_iter();
+        kept.extend(given.into_iter().map(|pages| (pages, new.next().and_then(Result::ok))));
+        let closed = kept.into_iter().filter_map(|(pages, brick)| {
+            let is_back = brick.is_some_and(|brick| memory.put_in(pages, brick).unwrap_or(false));
+            if is_back {
+                self.lent().give_back_zeroed(&pages_of(pages));
+                self.free_positions(pages);
+            }
+            (!is_back).then_some(pages)
+        });
+        let lost = closed.inspect(|pages| self.lose(memory, *pages)).map(Extent::len).sum();
+        Pages::new(lost)
+    }
+
+    /// The last part of the reserve stays closed, because a reserve is never empty.
+    fn lose(&self, memory: &Memory, pages: Extent) {
+        let _turn = memory.turn();
+        if memory.present().get() <= pages.len() || memory.vacate(pages).is_err() {
+            return;
+        }
+        let (run, granule) = (pages_of(pages), self.lent().granule_pages());
+        self.lent().depart(run.start / granule..run.end / granule);
+        self.lender().set_end(memory.end());
+    }
+}

@@ -1,0 +1,178 @@
+//! Tests blocks that other processes map: bricks of the 2 MiB pool.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use glebe::contig::{Contig, Error};
+use glebe::internal::mapping::Mapping;
+use glebe::reserve::{ClosedBlock, Put, Request, Reserve, ReserveError, ReserveOptions};
+use glebe::units::{Bytes, PageSize, Pages};
+use glebe_testing::turn::{Turn, POOL};
+
+const BRICK: Bytes = Bytes::mib(2);
+
+fn options() -> ReserveOptions {
+    Reserve::options().memory(Contig::options().bricks())
+}
+
+/// Returns a reserve of `bricks`, or prints why there is none.
+fn made(options: ReserveOptions, bricks: u64) -> Option<(Reserve, Option<Turn>)> {
+    let turn = Turn::alone(POOL);
+    match options.build(Bytes::new(bricks * BRICK.get())) {
+        Ok(reserve) => Some((reserve, turn)),
+        Err(ReserveError::Contig(
+            error @ (Error::PoolShort { .. } | Error::TooLarge { .. } | Error::NoSuchSize { .. }),
+        )) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A client's view of given bricks.
+struct View(Vec<(File, Mapping)>);
+
+impl View {
+    fn of(block: &mut ClosedBlock) -> Self {
+        let page = PageSize::new(BRICK.get()).unwrap();
+        let all = block.give().map(|file| {
+            let file: File = file.try_clone_to_owned().unwrap().into();
+            let mapping = Mapping::part_of(&file, Bytes::ZERO, BRICK, page).unwrap();
+            (file, mapping)
+        });
+        Self(all.collect())
+    }
+
+    fn first_bytes(&self) -> Vec<u8> {
+        let first = |(_, mapping): &(File, Mapping)| {
+            let mut byte = [0];
+            mapping.read(Bytes::new(4096), &mut byte);
+            byte[0]
+        };
+        self.0.iter().map(first).collect()
+    }
+
+    fn fill(&self, byte: u8) {
+        for (_, mapping) in &self.0 {
+            mapping.write(Bytes::ZERO, &vec![byte; BRICK.as_usize()]);
+        }
+    }
+
+    fn lens(&self) -> Vec<u64> {
+        self.0.iter().map(|(file, _)| file.metadata().unwrap().len()).collect()
+    }
+}
+
+fn pages(bricks: u64) -> Pages {
+    Bytes::new(bricks * BRICK.get()).pages_down(glebe::page_size())
+}
+
+#[test]
+fn what_one_holder_wrote_the_next_never_sees() {
+    let Some((reserve, _turn)) = made(options(), 8) else { return };
+    let before = reserve.certificate().unwrap().runs;
+    for round in 1..=3 {
+        let mut block = reserve.close(Request::new(pages(5)).any()).unwrap();
+        assert_eq!((block.pages(), reserve.stats().held), (pages(5), pages(5)));
+        let view = View::of(&mut block);
+        assert_eq!(view.first_bytes(), [0; 5], "round {round}");
+        view.fill(round);
+        drop(block);
+        assert_eq!(view.lens(), [0; 5], "the holder's files are cut");
+        assert_eq!(reserve.stats().held, Pages::ZERO);
+        if reserve.len() == pages(8) {
+            assert_eq!(reserve.certificate().unwrap().runs, before);
+            assert_eq!(reserve.verify().unwrap(), []);
+        }
+    }
+}
+
+#[test]
+fn tenants_pages_are_recalled_and_none_of_their_bytes_leaves() {
+    let Some((reserve, _turn)) = made(options(), 4) else { return };
+    let cache = reserve.page_cache().namespace("tenant").unwrap();
+    let page = vec![7; glebe::page_size().bytes().as_usize()];
+    let stored = (0..pages(4).get()).filter(|n| cache.put(1, *n, &page).unwrap() == Put::Stored);
+    assert!(stored.count() as u64 > pages(3).get());
+    let mut block = reserve.close(pages(2)).unwrap();
+    assert_eq!(View::of(&mut block).first_bytes(), [0, 0]);
+    let mut seen = vec![0; page.len()];
+    let left = (0..pages(4).get()).filter(|n| cache.get(1, *n, &mut seen).unwrap());
+    let left = left.count() as u64;
+    assert!(left > 0 && left <= pages(2).get(), "{left}");
+    drop(block);
+    assert!((0..64).all(|n| cache.put(2, n, &page).unwrap() == Put::Stored));
+    assert!(cache.get(2, 63, &mut seen).unwrap() && seen == page);
+}
+
+#[test]
+fn a_block_in_one_file_has_its_runs_and_comes_back() {
+    let Some((reserve, _turn)) = made(options(), 8) else { return };
+    let before = reserve.certificate().unwrap().runs;
+    let block = reserve.close(Request::new(pages(6)).any()).unwrap();
+    let frames: Vec<_> = block.frames().collect();
+    let mut block = block.joined().unwrap();
+    let is_same = frames == block.frames().collect::<Vec<_>>();
+    let file: File = block.give().next().unwrap().try_clone_to_owned().unwrap().into();
+    let len = pages(6).bytes(glebe::page_size());
+    let mapping = Mapping::part_of(&file, Bytes::ZERO, len, PageSize::new(2 << 20).unwrap());
+    let mapping = mapping.unwrap();
+    mapping.write(Bytes::ZERO, &vec![9; len.as_usize()]);
+    let divided = block.divided();
+    assert_eq!((divided.len(), divided[0].pages()), (1, pages(6)), "a file is not divided");
+    drop(divided);
+    assert_eq!(file.metadata().unwrap().len(), 0);
+    println!("frames stayed: {is_same}; {:?} of 8 bricks are there", reserve.len());
+    if is_same && reserve.len() == pages(8) {
+        assert_eq!(reserve.certificate().unwrap().runs, before);
+    }
+}
+
+#[test]
+fn a_holder_cannot_reach_the_memory_after_its_end() {
+    let Some((reserve, _turn)) = made(options(), 4) else { return };
+    let mut block = reserve.close(pages(1)).unwrap();
+    let file: OwnedFd = block.give().next().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let file = File::from(file);
+    assert!(file.set_len(2 * BRICK.get()).is_err(), "it grew");
+    block.seal().unwrap();
+    let page = PageSize::new(BRICK.get()).unwrap();
+    assert!(Mapping::part_of(&file, Bytes::ZERO, BRICK, page).is_err(), "it was mapped again");
+    block.revoke().unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 0);
+    assert!(file.write_at(&[1], 0).is_err());
+    drop(block);
+    let mut again = reserve.close(pages(1)).unwrap();
+    assert_eq!(View::of(&mut again).first_bytes(), [0]);
+    assert_eq!(file.metadata().unwrap().len(), 0);
+}
+
+#[test]
+fn blocks_that_nobody_got_come_back_as_they_went() {
+    let Some((reserve, _turn)) = made(options().room(Bytes::mib(16)), 4) else { return };
+    reserve.grow(Bytes::mib(4)).unwrap();
+    assert_eq!(reserve.len(), pages(6));
+    let all = reserve.close(Request::new(pages(6)).any()).unwrap();
+    assert!(matches!(reserve.alloc(Pages::new(1)), Err(ReserveError::NoRun { .. })));
+    let mut all = all.divided();
+    assert_eq!(all.len(), 6);
+    assert_eq!(ClosedBlock::reopen(all.split_off(2)), Pages::ZERO);
+    assert_eq!(reserve.stats().held, pages(2));
+    drop(all);
+    assert_eq!((reserve.stats().held, reserve.len()), (Pages::ZERO, pages(6)));
+    reserve.shrink(Bytes::mib(4)).unwrap();
+    assert_eq!(reserve.len(), pages(4));
+    assert!(reserve.alloc(Request::new(pages(4)).any()).is_ok());
+}
+
+#[test]
+fn memory_without_bricks_is_not_closed() {
+    let plain = Contig::options().source(glebe::contig::Source::Plain);
+    let reserve = Reserve::options().memory(plain).build(Bytes::mib(4)).unwrap();
+    assert!(matches!(reserve.close(pages(1)), Err(ReserveError::NoBricks)));
+    let plain = Contig::options().bricks().source(glebe::contig::Source::Plain);
+    let refused = Reserve::options().memory(plain).build(Bytes::mib(4)).unwrap_err();
+    assert!(matches!(refused, ReserveError::Contig(Error::NoSuchSize { .. })), "{refused}");
+}

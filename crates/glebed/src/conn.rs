@@ -1,0 +1,62 @@
+//! [`Conn`] is a client's connection.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use glebe_lease::socket::Packets;
+use glebe_lease::wire::Name;
+
+/// A message that waits for room in the client's queue, with files of a lease.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) lease: u64,
+    pub(crate) files: Range<usize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) packets: Packets,
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    pub(crate) name: Name,
+    /// Distinguishes connections with one key in the table.
+    pub(crate) serial: u64,
+    pub(crate) has_greeted: bool,
+    /// Requests that another thread works on.
+    pub(crate) under_way: usize,
+    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) waits_for_room: bool,
+}
+
+impl Conn {
+    pub(crate) fn new(packets: Packets, serial: u64) -> io::Result<Self> {
+        let peer = rustix::net::sockopt::socket_peercred(&packets)?;
+        Ok(Self {
+            packets,
+            uid: peer.uid.as_raw(),
+            pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
+            name: Name::default(),
+            serial,
+            has_greeted: false,
+            under_way: 0,
+            waiting: VecDeque::new(),
+            waits_for_room: false,
+        })
+    }
+
+    /// Sends the first waiting message. Returns false if the client's queue is full.
+    pub(crate) fn send_first(&mut self, files: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let Some(first) = self.waiting.front() else { return Ok(true) };
+        match self.packets.send(&first.bytes, files) {
+            Ok(()) => {
+                self.waiting.pop_front();
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The keeper takes ended leases back, and fills the [`Stock`].
+//!
+//! Locks: `filling`, while a brick goes from the reserve to the stock; then `stock`, for a step.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use glebe::internal::sync::{MappedWord, Ordering};
+use glebe::reserve::{ClosedBlock, Request, Reserve};
+use glebe::units::Pages;
+
+use crate::stats::{Counter, Counts};
+use crate::stock::Stock;
+
+/// Time between two looks at the stock.
+const LOOK: Duration = Duration::from_millis(20);
+/// Most bricks that one step takes back: about 10 ms, in which nobody else may change the pool.
+const STEP: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) stock: Mutex<Stock>,
+    /// Held while memory moves between stock and reserve.
+    pub(crate) filling: Mutex<()>,
+    /// Bricks that the stock shall have.
+    pub(crate) target: usize,
+    /// Bytes that are neither in the reserve nor with a client.
+    pub(crate) returning: MappedWord,
+    pub(crate) is_ending: MappedWord,
+    pub(crate) counts: Counts,
+    pub(crate) full: Pages,
+}
+
+impl Kept {
+    pub(crate) fn filling(&self) -> MutexGuard<'_, ()> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts bytes that are neither in the reserve nor with a client, until they are `added` no
+    /// more.
+    pub(crate) fn under_way(&self, bytes: u64, added: bool) {
+        match added {
+            true => self.returning.fetch_add(bytes, Ordering::AcqRel),
+            false => self.returning.fetch_sub(bytes, Ordering::AcqRel),
+        };
+    }
+
+    pub(crate) fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn run(reserve: &Reserve, kept: &Arc<Kept>, ended: &Receiver<Vec<ClosedBlock>>) {
+    loop {
+        let mut blocks = match ended.recv_timeout(LOOK) {
+            Ok(blocks) => blocks,
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        while blocks.len() < STEP {
+            let Ok(more) = ended.try_recv() else { break };
+            blocks.extend(more);
+        }
+        while !blocks.is_empty() {
+            let step = blocks.split_off(blocks.len().saturating_sub(STEP));
+            take_back(kept, step);
+        }
+        if kept.is_ending.load(Ordering::Acquire) == 0 {
+            fill(reserve, kept);
+            grow(reserve, kept);
+        }
+    }
+}
+
+fn take_back(kept: &Kept, blocks: Vec<ClosedBlock>) {
+    let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
+    let lost = ClosedBlock::reopen(blocks);
+    kept.counts.add(Counter::Renewed, pages - lost.get());
+    kept.counts.add(Counter::Lost, lost.get());
+    kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), false);
+}
+
+/// Closes bricks one by one. Errors mean that first class has the rest, so the stock stays short.
+fn fill(reserve: &Reserve, kept: &Kept) {
+    loop {
+        let _filling = kept.filling();
+        if kept.stock().len() >= kept.target {
+            return;
+        }
+        let Ok(block) = reserve.close(Request::new(Pages::new(1)).any()) else { return };
+        kept.stock().put(block);
+    }
+}
+
+/// Replaces pages that left the reserve, as far as the machine has memory.
+fn grow(reserve: &Reserve, kept: &Kept) {
+    let missing = kept.full.get().saturating_sub(reserve.len().get());
+    if missing > 0 {
+        // The next look tries again.
+        let _ = reserve.grow(Pages::new(missing).bytes(glebe::page_size()));
+    }
+}

@@ -1,0 +1,63 @@
+//! [`Settings`] of the daemon.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use glebe::units::Bytes;
+
+/// Limits for each user and connection; 0 sets no limit. Root has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes that a user may hold, with promises.
+    pub user: Bytes,
+    /// Bytes that a user may promise itself.
+    pub promised: Bytes,
+    /// Bytes of a second's zeroing that a user's returned leases may cost.
+    pub zeroing: Bytes,
+    /// Connections of a user.
+    pub connections: usize,
+    /// Leases and promises of a connection.
+    pub leases: usize,
+}
+
+/// The daemon's settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Path of the socket.
+    pub path: PathBuf,
+    /// Mode of the socket.
+    pub mode: u32,
+    /// Group of the socket, if the machine has that group.
+    pub group: Option<String>,
+    /// Bytes zeroed ahead, which caches do not use.
+    pub zeroed: Bytes,
+    /// Time between the request for a revocable lease and its end.
+    pub notice: Duration,
+    /// Limits.
+    pub quota: Quota,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            user: Bytes::ZERO,
+            promised: Bytes::ZERO,
+            zeroing: Bytes::ZERO,
+            connections: 256,
+            leases: 1024,
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            path: glebe_lease::socket_path(),
+            mode: 0o660,
+            group: Some("glebe".to_owned()),
+            zeroed: Bytes::mib(128),
+            notice: Duration::from_millis(100),
+            quota: Quota::default(),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! [`Stats`] counts what the daemon did.
+
+use glebe::internal::stats::{openmetrics, shown, statistics, Set};
+use glebe::page_size;
+
+statistics! {
+    labels {}
+    counters {
+        Leased leased Count "leases given";
+        Ahead ahead Count "leases given from pages that were zeroed ahead";
+        Released released Count "leases that their clients gave back";
+        Left left Count "leases whose connection ended";
+        Recalled recalled Count "revocable leases that clients were asked for";
+        Revoked revoked Count "leases taken back while clients held them";
+        Refused refused Count "requests refused for lack of memory";
+        OverQuota over_quota Count "requests refused by a limit of the user or connection";
+        Malformed malformed Count "connections ended for breaking the protocol";
+        Unread unread Count "events dropped because the client reads none";
+        Accepted accepted Count "connections accepted";
+        NotAccepted not_accepted Count "times when no descriptor was left for a connection";
+        Renewed renewed Pages "pages taken back from leases and zeroed";
+        Lost lost Pages "pages that left the reserve, since another program took theirs";
+    }
+    gauges {
+        held "held_pages" "pages that clients hold";
+        promised "promised_pages" "pages promised";
+        stock "stock_pages" "pages zeroed ahead";
+        returning "returning_pages" "pages being taken back";
+    }
+    durations {
+        lease_ns "lease" "answer" "requests for leases that were granted, in the daemon";
+    }
+}
+
+const PREFIX: &str = "glebe_lease_";
+
+impl Stats {
+    /// Returns OpenMetrics 1.0 text, in seconds and bytes.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        openmetrics(PREFIX, page_size().bytes(), &[Set { labels: Vec::new(), rows: self.rows() }])
+    }
+}
+
+shown!(Stats);

@@ -1,0 +1,173 @@
+//! Tests clients that break rules, and the daemon's end.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use glebe::units::Bytes;
+use glebe_lease::socket::Packets;
+use glebe_lease::wire::{Answer, Flags, Message, Name, Request};
+use glebe_lease::{Client, LeaseError};
+use glebed::{Daemon, Settings};
+
+use super::running::{settings, wish, Running, BRICK, REVOCABLE};
+
+struct Raw(Packets);
+
+impl Raw {
+    fn connect(running: &Running) -> Self {
+        Self(Packets::connect(&running.path).unwrap())
+    }
+
+    fn greeted(running: &Running) -> Self {
+        let raw = Self::connect(running);
+        raw.send(1, 0, Request::Hello { name: Name::new("raw") });
+        assert!(matches!(raw.answer(), Some(Answer::Welcome { .. })));
+        raw
+    }
+
+    fn send(&self, call: u32, lease: u64, body: Request) {
+        let mut out = Vec::new();
+        Message { call, lease, body }.encode(&mut out);
+        self.0.send(&out, &[]).unwrap();
+    }
+
+    /// Returns `None` if the daemon ended the connection.
+    fn answer(&self) -> Option<Answer> {
+        let (mut bytes, mut files) = (vec![0; 1 << 16], Vec::new());
+        match self.0.receive(&mut bytes, &mut files) {
+            Ok(0) | Err(_) => None,
+            Ok(len) => Some(Message::<Answer>::decode(&bytes[..len]).unwrap().body),
+        }
+    }
+}
+
+#[test]
+fn who_breaks_the_protocol_is_told_and_left() {
+    let Some(running) = Running::new(4, settings(1)) else { return };
+    let mut hello = Vec::new();
+    Message { call: 1, lease: 0, body: Request::Hello { name: Name::new("x") } }.encode(&mut hello);
+    let mut newer = hello.clone();
+    newer[0] = 2;
+    let mut kind = hello.clone();
+    kind[2] = 99;
+    let half = hello[..20].to_vec();
+    let long = [&hello[..], &[0]].concat();
+    let early = {
+        let mut out = Vec::new();
+        Message { call: 1, lease: 0, body: Request::List }.encode(&mut out);
+        out
+    };
+    let endless = vec![0; 4096];
+    for (bytes, said) in [
+        (newer, "version 2"),
+        (kind, "unknown kind 0x63"),
+        (half, "too short"),
+        (long, "after the end"),
+        (early, "no hello"),
+    ] {
+        let raw = Raw::connect(&running);
+        raw.0.send(&bytes, &[]).unwrap();
+        match raw.answer() {
+            Some(Answer::Refused { text, .. }) => assert!(text.contains(said), "{text}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(raw.answer(), None, "{said}");
+    }
+    let raw = Raw::connect(&running);
+    raw.0.send(&endless, &[]).unwrap();
+    assert_eq!(raw.answer(), None, "longer than any request");
+    let raw = Raw::connect(&running);
+    raw.0.send(&hello, &[std::io::stdin().as_fd()]).unwrap();
+    assert!(matches!(raw.answer(), Some(Answer::Refused { .. })), "no request has descriptors");
+    let client = running.client();
+    assert!(client.stats().unwrap().contains("glebe_lease_malformed_total 6\n"));
+    client.lease(wish(4, Flags::default())).unwrap();
+}
+
+#[test]
+fn leases_of_others_and_ended_ones_are_nobodys() {
+    let Some(running) = Running::new(4, settings(1)) else { return };
+    let client = running.client();
+    let lease = client.lease(wish(2, Flags::default())).unwrap();
+    let raw = Raw::greeted(&running);
+    for body in [Request::Release, Request::Mapped] {
+        raw.send(7, lease.number(), body);
+        assert_eq!(raw.answer(), Some(Answer::Done), "and nothing happened");
+    }
+    raw.send(8, lease.number(), Request::Take);
+    assert!(matches!(raw.answer(), Some(Answer::Refused { .. })));
+    lease.write(Bytes::ZERO, &[1]).unwrap();
+    let number = lease.number();
+    drop(lease);
+    running.wait_until_all_is_back();
+    raw.send(9, number, Request::Release);
+    assert_eq!(raw.answer(), Some(Answer::Done));
+}
+
+#[test]
+fn who_reads_nothing_holds_up_nobody() {
+    let notice = Duration::from_millis(10);
+    let Some(running) = Running::new(4, Settings { notice, ..settings(0) }) else { return };
+    let deaf = Raw::greeted(&running);
+    rustix::io::ioctl_fionbio(&deaf.0, true).unwrap();
+    let mut out = Vec::new();
+    Message { call: 1, lease: 0, body: Request::Stats }.encode(&mut out);
+    // The daemon stops reading once its answers find no room, so the kernel's queue fills.
+    let begin = Instant::now();
+    let mut last = Instant::now();
+    while last.elapsed() < Duration::from_millis(200) && begin.elapsed() < Duration::from_secs(20) {
+        match deaf.0.send(&out, &[]) {
+            Ok(()) => last = Instant::now(),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    assert!(last.elapsed() >= Duration::from_millis(200), "it reads for ever");
+    drop(running.client().lease(wish(1, Flags::default())).unwrap());
+    drop(deaf);
+    running.wait_until_all_is_back();
+}
+
+#[test]
+fn memory_is_taken_from_who_reads_no_events() {
+    let notice = Duration::from_millis(10);
+    let Some(running) = Running::new(4, Settings { notice, ..settings(0) }) else { return };
+    let raw = Raw::greeted(&running);
+    raw.send(2, 0, Request::Lease(wish(4, REVOCABLE)));
+    let client = running.client();
+    let begin = Instant::now();
+    loop {
+        match client.lease(wish(4, Flags::default())) {
+            Ok(lease) => break drop(lease),
+            Err(LeaseError::Refused { .. }) if begin.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    drop(raw);
+    running.wait_until_all_is_back();
+}
+
+#[test]
+fn a_lease_outlives_the_daemon_and_a_second_daemon_is_refused() {
+    let Some(mut running) = Running::new(4, settings(1)) else { return };
+    let settings = Settings { path: running.path.clone(), ..settings(0) };
+    let second = Daemon::start(&running.reserve, settings.clone()).unwrap_err();
+    assert!(second.to_string().contains("another daemon"), "{second}");
+    let client = running.client();
+    let lease = client.lease(wish(2, Flags::default())).unwrap();
+    lease.write(Bytes::ZERO, &[5]).unwrap();
+    running.daemon = None;
+    assert!(!running.path.exists());
+    let mut byte = [0];
+    lease.read(Bytes::ZERO, &mut byte).unwrap();
+    assert_eq!(byte, [5]);
+    assert!(matches!(client.lease(wish(1, Flags::default())), Err(LeaseError::Connection(_))));
+    let gone = Client::connect_to(&running.path, "late").unwrap_err();
+    assert!(matches!(gone, LeaseError::NoDaemon { .. }), "{gone}");
+    assert_eq!(running.reserve.len().bytes(glebe::page_size()), Bytes::new(2 * BRICK));
+    running.daemon = Some(Daemon::start(&running.reserve, settings).unwrap());
+    drop(running.client().lease(wish(2, Flags::default())).unwrap());
+    lease.read(Bytes::ZERO, &mut byte).unwrap();
+    assert_eq!(byte, [5]);
+}

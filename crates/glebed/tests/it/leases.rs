@@ -1,0 +1,196 @@
+//! Tests leases, promises, lists and recalls.
+
+use std::time::Duration;
+
+use glebe::units::Bytes;
+use glebe_lease::wire::Flags;
+use glebe_lease::{LeaseError, Wish};
+use glebe_testing::time::wait_until;
+use glebed::{Quota, Settings};
+
+use super::running::{settings, wish, Running, BRICK, CONTIGUOUS, ONE_FILE, REVOCABLE};
+
+fn errno_of(error: &LeaseError) -> i32 {
+    match error {
+        LeaseError::Refused { errno, .. } => *errno,
+        other => panic!("{other}"),
+    }
+}
+
+const ENOMEM: i32 = 12;
+const EAGAIN: i32 = 11;
+const EINVAL: i32 = 22;
+const EDQUOT: i32 = 122;
+
+#[test]
+fn memory_is_zeroed_and_of_one_client_alone() {
+    let Some(running) = Running::new(8, settings(4)) else { return };
+    let client = running.client();
+    assert_eq!(client.brick(), Bytes::new(BRICK));
+    for round in 1..=5_u8 {
+        let lease = client.lease(Bytes::new(3 * BRICK - 1)).unwrap();
+        assert_eq!((lease.len(), lease.files().len()), (Bytes::new(3 * BRICK), 3));
+        let mut all = vec![1; lease.len().as_usize()];
+        lease.read(Bytes::ZERO, &mut all).unwrap();
+        assert!(all.iter().all(|byte| *byte == 0), "round {round}");
+        lease.write(Bytes::ZERO, &vec![round; all.len()]).unwrap();
+        let (offset, len) = (Bytes::new(3 * BRICK - 4), 5);
+        let beyond = lease.read(offset, &mut [0; 5]).unwrap_err();
+        assert!(
+            matches!(beyond, LeaseError::Beyond { offset: o, len: l, .. } if (o, l) == (offset, len))
+        );
+        let runs = lease.runs();
+        assert_eq!(runs.iter().map(|run| run.len.get()).sum::<u64>(), 3 * BRICK);
+        let rows = client.list().unwrap();
+        assert_eq!((rows.len(), rows[0].bytes, rows[0].name.as_str()), (1, 3 * BRICK, "test"));
+        assert_eq!((rows[0].lease, rows[0].pid), (lease.number(), std::process::id()));
+        drop(lease);
+        running.wait_until_all_is_back();
+        assert_eq!(client.list().unwrap(), []);
+    }
+}
+
+#[test]
+fn more_files_than_a_message_has_arrive_in_order() {
+    let Some(running) = Running::new(300, settings(0)) else { return };
+    let client = running.client();
+    let lease = client.lease(wish(280, Flags::default())).unwrap();
+    assert_eq!((lease.files().len(), lease.len()), (280, Bytes::new(280 * BRICK)));
+    for nth in 0..280 {
+        lease.write(Bytes::new(nth * BRICK), &nth.to_le_bytes()).unwrap();
+    }
+    assert_eq!(client.list().unwrap().len(), 1); // the daemon has handled all earlier messages
+    for (nth, file) in lease.files().enumerate() {
+        let mut bytes = [0; 8];
+        let file = std::fs::File::from(file.try_clone_to_owned().unwrap());
+        let page = glebe::units::PageSize::new(BRICK).unwrap();
+        let map =
+            glebe::internal::mapping::Mapping::part_of(&file, Bytes::ZERO, page.bytes(), page);
+        map.unwrap_err(); // sealed against new writable mappings
+        lease.read(Bytes::new(nth as u64 * BRICK), &mut bytes).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), nth as u64);
+    }
+    drop(lease);
+    running.wait_until_all_is_back();
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_the_longest_run() {
+    let Some(running) = Running::new(8, settings(2)) else { return };
+    let client = running.client();
+    for (bytes, errno) in [(0, EINVAL), (9 * BRICK, ENOMEM), (1 << 63, ENOMEM), (u64::MAX, ENOMEM)]
+    {
+        let refused = client.lease(Bytes::new(bytes)).unwrap_err();
+        assert_eq!(errno_of(&refused), errno, "{bytes}: {refused}");
+    }
+    let odd = Wish { align: 3, ..wish(1, CONTIGUOUS) };
+    assert_eq!(errno_of(&client.lease(odd).unwrap_err()), EINVAL);
+    let node = Wish { node: Some(77), ..wish(1, CONTIGUOUS) };
+    let refused = client.lease(node).unwrap_err();
+    assert!(refused.to_string().contains("NUMA node 77"), "{refused}");
+    let most = client.lease(wish(8, Flags::default())).unwrap();
+    let refused = client.lease(wish(1, Flags::default())).unwrap_err();
+    assert_eq!(errno_of(&refused), ENOMEM, "{refused}");
+    drop(most);
+    running.wait_until_all_is_back();
+    client.lease(wish(8, Flags::default())).unwrap();
+}
+
+#[test]
+fn a_run_is_one_run_at_its_alignment() {
+    let Some(running) = Running::new(16, settings(3)) else { return };
+    let client = running.client();
+    let wanted = Wish { align: 4 * BRICK, ..wish(4, CONTIGUOUS) };
+    match client.lease(wanted) {
+        Ok(lease) => match lease.runs()[..] {
+            [run] => {
+                let physical = run.physical.expect("frames prove a run");
+                assert_eq!((run.len.get(), physical % (4 * BRICK)), (4 * BRICK, 0));
+            }
+            ref runs => panic!("{runs:?}"),
+        },
+        Err(refused) => assert_eq!(errno_of(&refused), ENOMEM, "{refused}"),
+    }
+}
+
+#[test]
+fn a_file_has_the_whole_lease() {
+    let Some(running) = Running::new(8, settings(2)) else { return };
+    let client = running.client();
+    for _ in 0..3 {
+        let lease = client.lease(wish(5, ONE_FILE)).unwrap();
+        assert_eq!((lease.files().len(), lease.len()), (1, Bytes::new(5 * BRICK)));
+        let mut last = [1];
+        lease.read(Bytes::new(5 * BRICK - 1), &mut last).unwrap();
+        assert_eq!(last, [0]);
+        lease.write(Bytes::new(5 * BRICK - 1), &[9]).unwrap();
+        drop(lease);
+        running.wait_until_all_is_back();
+    }
+    let (file, bytes) = client.file(Bytes::new(1)).unwrap();
+    assert_eq!((file.metadata().unwrap().len(), bytes.get()), (BRICK, BRICK));
+}
+
+#[test]
+fn a_promise_is_kept_whatever_others_take() {
+    let Some(running) = Running::new(8, settings(4)) else { return };
+    let (client, other) = (running.client(), running.client());
+    let promise = client.promise(wish(3, Flags::default())).unwrap();
+    assert_eq!(promise.len(), Bytes::new(3 * BRICK));
+    let mut taken = Vec::new();
+    while let Ok(lease) = other.lease(wish(1, Flags::default())) {
+        taken.push(lease);
+    }
+    assert_eq!(taken.len(), 5);
+    let lease = promise.take().unwrap();
+    lease.write(Bytes::ZERO, &[1]).unwrap();
+    drop((lease, taken));
+    running.wait_until_all_is_back();
+    drop(client.promise(wish(8, Flags::default())).unwrap());
+    running.wait_until_all_is_back();
+}
+
+#[test]
+fn a_revocable_lease_is_asked_for_and_then_taken() {
+    let notice = Duration::from_millis(200);
+    let Some(running) = Running::new(8, Settings { notice, ..settings(0) }) else { return };
+    let (holder, other) = (running.client(), running.client());
+    let lease = holder.lease(wish(6, REVOCABLE)).unwrap();
+    let kept = holder.lease(wish(1, Flags::default())).unwrap();
+    lease.write(Bytes::ZERO, &[7; 100]).unwrap();
+    assert_eq!(lease.recalled(Duration::ZERO).unwrap(), None);
+    let refused = other.lease(wish(8, Flags::default())).unwrap_err();
+    assert_eq!(errno_of(&refused), ENOMEM, "all revocable memory is less: {refused}");
+    let refused = other.lease(wish(4, Flags::default())).unwrap_err();
+    assert_eq!(errno_of(&refused), EAGAIN, "{refused}");
+    assert_eq!(lease.recalled(Duration::from_secs(5)).unwrap(), Some(notice));
+    let mut byte = [0];
+    lease.read(Bytes::ZERO, &mut byte).unwrap();
+    assert_eq!(byte, [7], "the lease lives until the deadline");
+    let is_gone = || matches!(lease.read(Bytes::ZERO, &mut [0]), Err(LeaseError::Revoked));
+    wait_until("the memory is taken", Duration::from_secs(10), is_gone);
+    assert!(matches!(lease.write(Bytes::ZERO, &[1]), Err(LeaseError::Revoked)));
+    assert!(matches!(lease.recalled(Duration::from_secs(5)), Err(LeaseError::Revoked)));
+    kept.read(Bytes::ZERO, &mut byte).unwrap();
+    let had = || other.lease(wish(4, Flags::default())).is_ok();
+    wait_until("it comes back", Duration::from_secs(10), had);
+}
+
+#[test]
+fn a_user_has_limits() {
+    if glebe::internal::sys::processes::process::effective_user() == 0 {
+        return println!("skipped: root has no limits");
+    }
+    let quota =
+        Quota { user: Bytes::new(2 * BRICK), connections: 2, leases: 1, ..Quota::default() };
+    let Some(running) = Running::new(4, Settings { quota, ..settings(0) }) else { return };
+    let client = running.client();
+    let refused = client.lease(wish(3, Flags::default())).unwrap_err();
+    assert_eq!(errno_of(&refused), EDQUOT, "{refused}");
+    let lease = client.lease(wish(1, Flags::default())).unwrap();
+    assert_eq!(errno_of(&client.lease(wish(1, Flags::default())).unwrap_err()), EDQUOT);
+    let _second = running.client();
+    let third = glebe_lease::Client::connect_to(&running.path, "third").unwrap_err();
+    assert_eq!(errno_of(&third), EDQUOT);
+    drop(lease);
+}

@@ -1,0 +1,6 @@
+//! Tests the daemon by its socket, with the client of glebe-lease and with raw messages.
+
+mod bad_days;
+mod kills;
+mod leases;
+mod running;

@@ -1,0 +1,79 @@
+//! [`Running`] is a daemon on a small reserve of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use glebe::contig::{Contig, Error};
+use glebe::reserve::{Reserve, ReserveError};
+use glebe::units::Bytes;
+use glebe_lease::wire::{Flags, Name};
+use glebe_lease::{Client, Wish};
+use glebe_testing::time::wait_until;
+use glebe_testing::turn::{Turn, POOL};
+use glebe_testing::Scratch;
+use glebed::{Daemon, Settings};
+
+pub const BRICK: u64 = 2 << 20;
+
+pub struct Running {
+    pub daemon: Option<Daemon>,
+    pub reserve: Reserve,
+    pub path: PathBuf,
+    _turn: Option<Turn>,
+    _scratch: Scratch,
+}
+
+impl Running {
+    /// Starts a daemon, or prints why this machine has no memory for it.
+    pub fn new(bricks: u64, settings: Settings) -> Option<Self> {
+        let (turn, scratch) = (Turn::alone(POOL), Scratch::new("glebed"));
+        let memory = Contig::options().bricks();
+        let options = Reserve::options().memory(memory).room(Bytes::new(bricks * BRICK));
+        let reserve = match options.build(Bytes::new(bricks * BRICK)) {
+            Ok(reserve) => reserve,
+            Err(ReserveError::Contig(
+                error @ (Error::PoolShort { .. }
+                | Error::TooLarge { .. }
+                | Error::NoSuchSize { .. }
+                | Error::CgroupLimit { .. }),
+            )) => {
+                println!("skipped: {error}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let path = scratch.path().join("leases");
+        let settings = Settings { path: path.clone(), ..settings };
+        let daemon = Some(Daemon::start(&reserve, settings).unwrap());
+        Some(Self { daemon, reserve, path, _turn: turn, _scratch: scratch })
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect_to(&self.path, "test").unwrap()
+    }
+
+    /// Waits until nobody holds a page, and all that was lent is back.
+    pub fn wait_until_all_is_back(&self) {
+        let client = self.client();
+        let is_back = || {
+            let stats = client.stats().unwrap();
+            ["held_bytes", "returning_bytes", "promised_bytes"].iter().all(|name| {
+                let line = format!("glebe_lease_{name} 0\n");
+                stats.contains(&line)
+            })
+        };
+        wait_until("all memory is back", Duration::from_secs(10), is_back);
+    }
+}
+
+pub fn settings(zeroed_bricks: u64) -> Settings {
+    Settings { zeroed: Bytes::new(zeroed_bricks * BRICK), ..Settings::default() }
+}
+
+pub fn wish(bricks: u64, flags: Flags) -> Wish {
+    Wish { bytes: bricks * BRICK, flags, name: Name::new("wished"), ..Wish::default() }
+}
+
+pub const CONTIGUOUS: Flags = Flags { contiguous: true, one_file: false, revocable: false };
+pub const ONE_FILE: Flags = Flags { contiguous: false, one_file: true, revocable: false };
+pub const REVOCABLE: Flags = Flags { contiguous: false, one_file: false, revocable: true };
