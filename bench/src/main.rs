@@ -20,6 +20,7 @@ mod pressure;
 mod zram;
 
 mod contig;
+mod lease;
 mod reserve;
 
 mod malloc;

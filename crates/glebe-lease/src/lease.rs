@@ -36,6 +36,13 @@ pub struct Lease {
     files: Vec<File>,
     frames: Vec<Option<u64>>,
     page: PageSize,
+    /// Dropped last: the daemon gets the same frames again only of memory that nobody has mapped.
+    held: Number,
+}
+
+/// The lease's number. The drop releases the lease.
+#[derive(Debug)]
+struct Number {
     number: u64,
     connection: Arc<Connection>,
 }
@@ -54,13 +61,14 @@ pub(crate) struct Received {
 impl Lease {
     pub(crate) fn map(got: Received, connection: Arc<Connection>) -> Result<Self, LeaseError> {
         let Received { number, file, page, files, frames, .. } = got;
+        let held = Number { number, connection };
         let memory = Mapping::of_files(files.iter(), file, page)?;
         let guard = Guard::new(&memory)?;
         memory.populate(Bytes::ZERO, memory.len())?;
-        connection.tell(number, Request::Mapped)?;
+        held.connection.tell(number, Request::Mapped)?;
         let frames = frames.into_iter().map(|frame| (frame != u64::MAX).then_some(frame));
         let frames = frames.collect();
-        Ok(Self { guard, memory, files, frames, page, number, connection })
+        Ok(Self { guard, memory, files, frames, page, held })
     }
 
     /// Returns the length in bytes.
@@ -72,7 +80,7 @@ impl Lease {
     /// Returns the number by which lists name the lease.
     #[must_use]
     pub fn number(&self) -> u64 {
-        self.number
+        self.held.number
     }
 
     /// Returns the address of the first byte, to hand to a device or library. Nobody may hold a
@@ -136,7 +144,7 @@ impl Lease {
     /// # Errors
     /// [`LeaseError::Revoked`], or a failed connection.
     pub fn recalled(&self, wait: Duration) -> Result<Option<Duration>, LeaseError> {
-        match self.connection.event(self.number, wait)? {
+        match self.held.connection.event(self.held.number, wait)? {
             Some(Answer::Recall { milliseconds }) => Ok(Some(Duration::from_millis(milliseconds))),
             Some(_) => {
                 self.guard.set_revoked();
@@ -163,7 +171,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for Number {
     fn drop(&mut self) {
         // If the daemon is gone, the memory ends with the files and the mapping.
         let _ = self.connection.tell(self.number, Request::Release);

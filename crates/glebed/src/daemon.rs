@@ -52,6 +52,8 @@ impl Daemon {
         let (ended, blocks) = std::sync::mpsc::channel();
         let mut server =
             Server::new(reserve, settings, Arc::clone(&kept), ended, (listener, wake))?;
+        let (growing, of_growth) = (reserve.clone(), Arc::clone(&kept));
+        daemon.spawn("glebed-grower", move || keeper::grow(&growing, &of_growth))?;
         let reserve = reserve.clone();
         daemon.spawn("glebed-keeper", move || keeper::run(&reserve, &kept, &blocks))?;
         daemon.spawn("glebed", move || {
@@ -80,6 +82,7 @@ impl Drop for Daemon {
         self.kept.is_ending.store(1, Ordering::Release);
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
         for thread in self.threads.drain(..).rev() {
+            thread.thread().unpark();
             // The message of a panic was already printed.
             let _ = thread.join();
         }

@@ -13,8 +13,10 @@ use glebe::units::Pages;
 use crate::stats::{Counter, Counts};
 use crate::stock::Stock;
 
-/// Time between two looks at the stock.
-const LOOK: Duration = Duration::from_millis(20);
+/// Time between two attempts to fill the stock from a reserve that has no more.
+const SHORT: Duration = Duration::from_millis(100);
+/// Time between two looks at the reserve's length.
+const REGROW: Duration = Duration::from_secs(1);
 /// Most bricks that one step takes back: about 10 ms, in which nobody else may change the pool.
 const STEP: usize = 64;
 
@@ -52,24 +54,27 @@ impl Kept {
 }
 
 pub(crate) fn run(reserve: &Reserve, kept: &Arc<Kept>, ended: &Receiver<Vec<ClosedBlock>>) {
+    let mut wait = Some(Duration::ZERO);
     loop {
-        let mut blocks = match ended.recv_timeout(LOOK) {
+        let mut blocks = match next(ended, wait) {
             Ok(blocks) => blocks,
             Err(RecvTimeoutError::Timeout) => Vec::new(),
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        while blocks.len() < STEP {
-            let Ok(more) = ended.try_recv() else { break };
-            blocks.extend(more);
-        }
         while !blocks.is_empty() {
-            let step = blocks.split_off(blocks.len().saturating_sub(STEP));
-            take_back(kept, step);
+            take_back(kept, blocks.split_off(blocks.len().saturating_sub(STEP)));
         }
-        if kept.is_ending.load(Ordering::Acquire) == 0 {
-            fill(reserve, kept);
-            grow(reserve, kept);
-        }
+        wait = filled(reserve, kept);
+    }
+}
+
+fn next(
+    ended: &Receiver<Vec<ClosedBlock>>,
+    wait: Option<Duration>,
+) -> Result<Vec<ClosedBlock>, RecvTimeoutError> {
+    match wait {
+        Some(wait) => ended.recv_timeout(wait),
+        None => Ok(ended.recv()?),
     }
 }
 
@@ -81,23 +86,31 @@ fn take_back(kept: &Kept, blocks: Vec<ClosedBlock>) {
     kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), false);
 }
 
-/// Closes bricks one by one. Errors mean that first class has the rest, so the stock stays short.
-fn fill(reserve: &Reserve, kept: &Kept) {
-    loop {
-        let _filling = kept.filling();
-        if kept.stock().len() >= kept.target {
-            return;
+/// Adds a brick to the stock. Returns when to look again; `None` if the stock is full.
+fn filled(reserve: &Reserve, kept: &Kept) -> Option<Duration> {
+    let _filling = kept.filling();
+    if kept.stock().len() >= kept.target || kept.is_ending.load(Ordering::Acquire) != 0 {
+        return None;
+    }
+    match reserve.close(Request::new(Pages::new(1)).any()) {
+        Ok(block) => {
+            kept.stock().put(block);
+            Some(Duration::ZERO)
         }
-        let Ok(block) = reserve.close(Request::new(Pages::new(1)).any()) else { return };
-        kept.stock().put(block);
+        // First class has all the rest.
+        Err(_) => Some(SHORT),
     }
 }
 
-/// Replaces pages that left the reserve, as far as the machine has memory.
-fn grow(reserve: &Reserve, kept: &Kept) {
-    let missing = kept.full.get().saturating_sub(reserve.len().get());
-    if missing > 0 {
-        // The next look tries again.
-        let _ = reserve.grow(Pages::new(missing).bytes(glebe::page_size()));
+/// Replaces pages that left the reserve, as far as the machine has memory. A search for adjacent
+/// pages may take seconds, so it has its own thread.
+pub(crate) fn grow(reserve: &Reserve, kept: &Kept) {
+    while kept.is_ending.load(Ordering::Acquire) == 0 {
+        let missing = kept.full.get().saturating_sub(reserve.len().get());
+        if missing > 0 {
+            // The next look tries again.
+            let _ = reserve.grow(Pages::new(missing).bytes(glebe::page_size()));
+        }
+        std::thread::park_timeout(REGROW);
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Lease {
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     last: u64,
+    /// Leases that were asked back.
+    recalled: usize,
     all: BTreeMap<u64, Lease>,
 }
 
@@ -70,13 +72,15 @@ impl Leases {
     }
 
     pub(crate) fn remove(&mut self, number: u64) -> Option<Lease> {
-        self.all.remove(&number)
+        let lease = self.all.remove(&number)?;
+        self.recalled -= usize::from(lease.until.is_some());
+        Some(lease)
     }
 
     pub(crate) fn remove_all(&mut self, conn: usize) -> Vec<Lease> {
         let of = |(number, lease): (&u64, &Lease)| (lease.conn == conn).then_some(*number);
         let numbers: Vec<u64> = self.all.iter().filter_map(of).collect();
-        numbers.iter().filter_map(|number| self.all.remove(number)).collect()
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
     pub(crate) fn count(&self, conn: usize) -> usize {
@@ -120,6 +124,7 @@ impl Leases {
             missing = missing.saturating_sub(lease.bytes);
             if lease.until.is_none() {
                 lease.until = Some(until);
+                self.recalled += 1;
                 asked.push((*number, lease.conn));
             }
         }
@@ -127,7 +132,10 @@ impl Leases {
     }
 
     pub(crate) fn next_end(&self) -> Option<Instant> {
-        self.all.values().filter_map(|lease| lease.until).min()
+        match self.recalled {
+            0 => None,
+            _ => self.all.values().filter_map(|lease| lease.until).min(),
+        }
     }
 
     pub(crate) fn ended(&self, now: Instant) -> Vec<u64> {

@@ -9,8 +9,10 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use glebe::contig::Node;
 use glebe::internal::stats::Histogram;
 use glebe::internal::sync::Ordering;
+use glebe::internal::sys::machine::numa;
 use glebe::reserve::{ClosedBlock, Request as Run, Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
 use glebe_lease::socket::Packets;
@@ -37,6 +39,10 @@ const EVENTS: usize = 64;
 const TURN: usize = 16;
 /// Most messages that wait for a client that does not read.
 const WAITING_MAX: usize = 1024;
+/// A pause of the clients in which the keeper works.
+const QUIET: Duration = Duration::from_millis(1);
+/// Longest time for which ended leases wait for a pause.
+const DELAY_MAX: Duration = Duration::from_millis(20);
 /// Pause without a free descriptor.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -70,6 +76,10 @@ pub(crate) struct Server {
     users: Users,
     brick: Bytes,
     serial: u64,
+    /// Memory for the keeper, and since when it waits.
+    returned: Vec<ClosedBlock>,
+    since: Option<Instant>,
+    nodes: Vec<Node>,
     /// When to accept again, after a lack of descriptors.
     pause: Option<Instant>,
     out: Vec<u8>,
@@ -102,6 +112,9 @@ impl Server {
             leases: Leases::default(),
             brick,
             serial: 0,
+            returned: Vec::new(),
+            since: None,
+            nodes: numa::online(),
             pause: None,
             out: Vec::new(),
             answer_ns: Histogram::new(),
@@ -131,14 +144,25 @@ impl Server {
                 }
             }
             self.end_recalled();
+            self.hand_over(events.is_empty());
             self.accept_after_pause()?;
         }
         Ok(())
     }
 
     fn wait(&self) -> Option<Duration> {
-        let next = self.leases.next_end().into_iter().chain(self.pause).min()?;
-        Some(next.saturating_duration_since(Instant::now()))
+        let next = self.leases.next_end().into_iter().chain(self.pause).min();
+        let next = next.map(|next| next.saturating_duration_since(Instant::now()));
+        next.into_iter().chain(self.since.map(|_| QUIET)).min()
+    }
+
+    /// Wakes the keeper in a pause of the clients, because zeroing slows them down.
+    fn hand_over(&mut self, is_quiet: bool) {
+        if self.since.is_some_and(|since| is_quiet || since.elapsed() > DELAY_MAX) {
+            self.since = None;
+            // Without a keeper the drop gives the memory back.
+            let _ = self.ended.send(std::mem::take(&mut self.returned));
+        }
     }
 
     fn woken(&mut self) {
@@ -399,16 +423,19 @@ impl Server {
     }
 
     fn welcome(&self) -> Answer {
-        let page = glebe::page_size();
-        let stats = self.reserve.stats();
-        let stock = self.kept.stock().len() as u64 * self.brick.get();
-        let free = (stats.free + stats.live).bytes(page).get();
         Answer::Welcome {
             brick: self.brick.get(),
-            total: self.reserve.len().bytes(page).get(),
-            free: free.saturating_add(stock),
+            total: self.reserve.len().bytes(glebe::page_size()).get(),
+            free: self.free(),
             longest: self.longest(),
         }
+    }
+
+    /// Returns the bytes that no client holds.
+    fn free(&self) -> u64 {
+        let stats = self.reserve.stats();
+        let stock = self.kept.stock().len() as u64 * self.brick.get();
+        (stats.free + stats.live).bytes(glebe::page_size()).get().saturating_add(stock)
     }
 
     fn longest(&self) -> u64 {
@@ -461,9 +488,8 @@ impl Server {
         if !align.is_power_of_two() {
             return Err(bad(0, format!("alignment of {align} is not a power of two")));
         }
-        let nodes = glebe::internal::sys::machine::numa::online();
-        if let Some(node) = wish.node.filter(|node| nodes != [glebe::contig::Node(*node)]) {
-            let text = format!("memory of NUMA node {node} alone; the reserve has {nodes:?}");
+        if let Some(node) = wish.node.filter(|node| self.nodes != [Node(*node)]) {
+            let text = format!("memory of NUMA node {node} alone; there are {:?}", self.nodes);
             return Err(bad(0, text));
         }
         let Some(conn) = self.conns.get(key) else { return Err(bad(0, String::new())) };
@@ -475,9 +501,9 @@ impl Server {
         let total = self.reserve.len().bytes(base).get();
         let bytes = wish.bytes.checked_next_multiple_of(self.brick.get());
         let bytes = bytes.filter(|bytes| *bytes <= total).ok_or_else(|| {
-            let (asked, longest) = (wish.bytes, self.longest());
-            let text =
-                format!("{asked} bytes of a reserve of {total}; the longest run is {longest}");
+            let longest = self.longest();
+            let [asked, total, run] = [wish.bytes, total, longest].map(Bytes::new);
+            let text = format!("{asked} asked for; the reserve has {total}, its longest run {run}");
             Refusal { errno: Errno::NOMEM, limit: longest, text }
         })?;
         let pages = |bytes| Bytes::new(bytes).pages_up(base);
@@ -510,7 +536,12 @@ impl Server {
         let ready = self.kept.stock().take(count, contiguous, align.get());
         if let Some(blocks) = ready {
             self.count(Counter::Ahead);
+            self.since.get_or_insert_with(Instant::now);
             return Ok(blocks);
+        }
+        let largest = self.reserve.largest_run().unwrap_or_default();
+        if self.free() < pages.bytes(glebe::page_size()).get() {
+            return Err(self.refusal(pages, &ReserveError::NoRun { asked: pages, largest }));
         }
         let run = Run::new(pages).align(align);
         let close = |run: Run| self.reserve.close(run).map(|block| vec![block]);
@@ -547,16 +578,20 @@ impl Server {
         let returning = self.kept.returning.load(Ordering::Acquire) > 0;
         if shortage && (returning || self.ask_back(bytes)) {
             let notice = self.settings.notice.as_millis();
-            let text = format!("{bytes} bytes are being taken back; try again in {notice} ms");
+            let text = format!("memory is being taken back; try again in {notice} ms");
             return Refusal { errno: Errno::AGAIN, limit: longest, text };
         }
-        let text = format!("no run of {bytes} bytes is free; the longest has {longest}: {error}");
+        let [asked, run] = [bytes, longest].map(Bytes::new);
+        let text = format!("{asked} asked for; the longest free run has {run}: {error}");
         Refusal { errno: Errno::NOMEM, limit: longest, text }
     }
 
     fn ask_back(&mut self, bytes: u64) -> bool {
         let until = Instant::now() + self.settings.notice;
-        let Some(asked) = self.leases.recall(bytes, until) else { return false };
+        // Enough free memory in too short runs counts for nothing.
+        let missing = bytes.checked_sub(self.free()).filter(|missing| *missing > 0);
+        let asked = self.leases.recall(missing.unwrap_or(bytes), until);
+        let Some(asked) = asked else { return false };
         let milliseconds = self.settings.notice.as_millis() as u64;
         for (lease, key) in asked {
             self.count(Counter::Recalled);
@@ -582,16 +617,22 @@ impl Server {
     /// Takes a lease's memory back, which cuts its files.
     fn end(&mut self, lease: Lease) {
         self.users.remove(lease.uid, lease.bytes, lease.is_promise());
+        let is_revoked = lease.until.is_some_and(|until| until <= Instant::now());
         if let Held::Given(blocks) = lease.held {
-            self.to_keeper(blocks);
+            self.to_keeper(blocks, is_revoked);
         }
     }
 
-    fn to_keeper(&self, blocks: Vec<ClosedBlock>) {
+    /// Passes memory on at once if its client still uses it.
+    fn to_keeper(&mut self, mut blocks: Vec<ClosedBlock>, is_revoked: bool) {
         let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
         self.kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), true);
-        // Without a keeper the drop gives the memory back.
-        let _ = self.ended.send(blocks);
+        if is_revoked {
+            let _ = self.ended.send(blocks);
+            return;
+        }
+        self.returned.append(&mut blocks);
+        self.since.get_or_insert_with(Instant::now);
     }
 
     /// Enters the lease, and queues its messages.
@@ -666,7 +707,7 @@ impl Server {
         self.kept.under_way(bytes, false);
         match block {
             Ok(block) if is_there => self.give(key, call, &wish, (bytes, vec![block])),
-            Ok(block) => self.to_keeper(vec![block]),
+            Ok(block) => self.to_keeper(vec![block], false),
             Err(error) if is_there => {
                 self.discharge(key, bytes, false);
                 let text = format!("the file could not be made: {error}");

@@ -8,6 +8,7 @@
 //! [`Reserve::grow`] can replace them.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use super::block::Promise;
 use super::error::ReserveError;
@@ -22,6 +23,10 @@ use glebe_os::internal::mapping::frames_of;
 use glebe_os::internal::sys::memory::brick::Brick;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{PageSize, Pages, Pfn};
+
+/// Attempts to get the same frames again, and the time between two.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// [`ClosedBlock`] is zeroed memory that other processes may map, until dropped.
 #[derive(Debug)]
@@ -244,20 +249,61 @@ impl ReserveCore {
             }
         }
         let lens = given.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
-        let new = recast(&old, page, lens).unwrap_or_default();
+        let mut new = recast(&old, page, lens).unwrap_or_default().into_iter();
         drop(old);
-        let mut new = new.into_iter();
         kept.extend(given.into_iter().map(|pages| (pages, new.next().and_then(Result::ok))));
-        let closed = kept.into_iter().filter_map(|(pages, brick)| {
-            let is_back = brick.is_some_and(|brick| memory.put_in(pages, brick).unwrap_or(false));
-            if is_back {
-                self.lent().give_back_zeroed(&pages_of(pages));
-                self.free_positions(pages);
+        // Bricks of other frames, held so that the pool hands out what it got before them.
+        let mut aside = Vec::new();
+        let mut closed = self.put_back(memory, kept, &mut aside);
+        for _ in 0..TRIES {
+            if closed.is_empty() {
+                break;
             }
-            (!is_back).then_some(pages)
+            // The kernel frees a page late if its holder is just unmapping it.
+            std::thread::sleep(PAUSE);
+            let lens = closed.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
+            let new = recast(&[], page, lens).unwrap_or_default().into_iter().map(Result::ok);
+            let new = new.chain(std::iter::repeat_with(|| None));
+            closed = self.put_back(memory, closed.into_iter().zip(new), &mut aside);
+        }
+        closed.iter().for_each(|pages| self.lose(memory, *pages));
+        Pages::new(closed.into_iter().map(Extent::len).sum())
+    }
+
+    /// Opens pages with new bricks of their frames. Puts bricks of other frames `aside`, and
+    /// returns the pages that remain closed.
+    fn put_back(
+        &self,
+        memory: &Memory,
+        all: impl IntoIterator<Item = (Extent, Option<Brick>)>,
+        aside: &mut Vec<(Pfn, Brick)>,
+    ) -> Vec<Extent> {
+        let open = |pages| {
+            self.lent().give_back_zeroed(&pages_of(pages));
+            self.free_positions(pages);
+        };
+        let mut closed = Vec::new();
+        for (pages, brick) in all {
+            match brick.map(|brick| memory.put_in(pages, brick)) {
+                Some(Ok(None)) => open(pages),
+                Some(Ok(Some(odd))) => {
+                    aside.push(odd);
+                    closed.push(pages);
+                }
+                Some(Err(_)) | None => closed.push(pages),
+            }
+        }
+        closed.retain(|pages| {
+            let is_here = |(frame, _): &(Pfn, Brick)| Some(*frame) == memory.frame(pages.start());
+            let found = aside.iter().position(is_here).map(|at| aside.swap_remove(at).1);
+            let is_back =
+                found.is_some_and(|brick| matches!(memory.put_in(*pages, brick), Ok(None)));
+            if is_back {
+                open(*pages);
+            }
+            !is_back
         });
-        let lost = closed.inspect(|pages| self.lose(memory, *pages)).map(Extent::len).sum();
-        Pages::new(lost)
+        closed
     }
 
     /// The last part of the reserve stays closed, because a reserve is never empty.

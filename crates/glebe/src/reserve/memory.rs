@@ -246,19 +246,32 @@ impl Memory {
         Ok(starts.filter_map(of).collect())
     }
 
-    /// Maps a brick at `pages`, from where one was taken out. Returns false if the brick does not
-    /// have that one's frame.
-    pub(super) fn put_in(&self, pages: Extent, brick: Brick) -> Result<bool, OsError> {
+    /// Maps a brick at `pages`, from where one was taken out. Returns a brick that does not have
+    /// that one's frame, with its frame.
+    pub(super) fn put_in(
+        &self,
+        pages: Extent,
+        brick: Brick,
+    ) -> Result<Option<(Pfn, Brick)>, OsError> {
         let at = bytes(pages.start());
         self.window.show(at, &brick)?;
-        let parts = lock(&self.parts);
-        let Some(part) = parts.iter().find(|part| part.has(pages)) else { return Ok(false) };
-        let frame = part.frame(pages.start());
-        if frame.is_some() && self.window.frame(at)? != frame {
-            return Ok(false);
+        let (is, was) = (self.window.frame(at)?, self.frame(pages.start()));
+        match is.filter(|is| was.is_some_and(|was| was != *is)) {
+            Some(is) => Ok(Some((is, brick))),
+            None => {
+                let parts = lock(&self.parts);
+                if let Some(part) = parts.iter().find(|part| part.has(pages)) {
+                    part.put_brick(pages, brick);
+                }
+                Ok(None)
+            }
         }
-        part.put_brick(pages, brick);
-        Ok(true)
+    }
+
+    /// Returns the frame of a page when it came, if that was visible.
+    pub(super) fn frame(&self, page: u64) -> Option<Pfn> {
+        let (parts, here) = (lock(&self.parts), Extent::new(page, 1)?);
+        parts.iter().find(|part| part.has(here))?.frame(page)
     }
 
     pub(super) fn certificate(&self) -> Certificate {

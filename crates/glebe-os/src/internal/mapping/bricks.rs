@@ -52,11 +52,16 @@ impl Mapping {
 
     /// Maps the first `len` bytes of each file, in their order, at a multiple of `page`.
     pub fn of_files<'a>(
-        files: impl ExactSizeIterator<Item = &'a File>,
+        mut files: impl ExactSizeIterator<Item = &'a File>,
         len: Bytes,
         page: PageSize,
     ) -> Result<Self, OsError> {
         let count = files.len() as u64;
+        if let Some(file) = (count == 1).then(|| files.next()).flatten() {
+            // SAFETY: the kernel chooses the address, a multiple of the file's page.
+            let addr = unsafe { map_file(file, Bytes::ZERO, len, None) }?;
+            return Ok(Self::owned(addr, len, page, None));
+        }
         let whole = Bytes::new(len.get().saturating_mul(count));
         let addr = set_aside(whole, page)?;
         for (nth, file) in files.enumerate() {
