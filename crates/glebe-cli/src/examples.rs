@@ -29,10 +29,22 @@ fn examples_of_serve(page: &str) -> &'static [Entry] {
         "glebe-serve" => &[
             ("glebe serve -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
             ("glebe serve -s /run/cache.sock", "At a Unix socket only."),
+            ("glebe serve --leases -m 1024", "A cache whose memory other programs can lease."),
             (
                 "glebe serve --memcached --config /etc/glebe-serve.toml",
                 "Options from a file that has, say, memory-limit = 512 and threads = 2.",
             ),
+        ],
+        "glebe-lease" => &[
+            (
+                "glebe lease 256M -- python3 page.py",
+                "A program with one open file of 256 MiB, zeroed huge pages.",
+            ),
+            ("glebe lease --contiguous 64M -- ./dma", "In one physical run."),
+        ],
+        "glebe-leases" => &[
+            ("glebe leases --watch", "Who holds what, every two seconds."),
+            ("glebe leases --json | jq 'map(.bytes) | add'", "For programs."),
         ],
         "glebe-recall" => &[
             (
@@ -125,7 +137,7 @@ pub(crate) fn examples(page: &str) -> &'static [Entry] {
             "glebe completions bash > ~/.local/share/bash-completion/completions/glebe",
             "For bash, from the next shell on.",
         )],
-        "glebe-serve" | "glebe-recall" => examples_of_serve(page),
+        "glebe-serve" | "glebe-recall" | "glebe-lease" | "glebe-leases" => examples_of_serve(page),
         "glebe-run" => RUN,
         "glebe-reclaim" => RECLAIM,
         _ => examples_of_bank(page),

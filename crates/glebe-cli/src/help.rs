@@ -6,8 +6,8 @@ use crate::examples::examples;
 use crate::Cli;
 
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Look", &["probe", "contig", "stats"]),
-    ("Use", &["run", "serve", "reclaim", "demo"]),
+    ("Look", &["probe", "contig", "stats", "leases"]),
+    ("Use", &["run", "serve", "lease", "reclaim", "demo"]),
     ("Set up", &["bank", "recall"]),
     ("Rest", &["zpool", "man", "completions", "help"]),
 ];

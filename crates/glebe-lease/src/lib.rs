@@ -28,30 +28,34 @@
 //! * `call` is the client's choice; the answer repeats it. Events have call 0.
 //! * `lease` is a lease's number, or 0.
 //!
-//! | kind | message | after the first 16 bytes |
+//! | kind | request | after the first 16 bytes |
 //! |---|---|---|
 //! | 1 | hello | name (32 bytes, zero-padded UTF-8) |
-//! | 2 | lease | bytes u64, align u64, node i32 (-1: any), flags u32, name (32 bytes) |
+//! | 2 | lease | bytes u64, align u64, node i32 (-1: any), flags u32, name |
 //! | 3 | mapped | |
 //! | 4 | release | |
 //! | 5 | promise | as lease |
 //! | 6 | take (the lease is the promise's number) | |
 //! | 7 | list, from the lease's number on | |
 //! | 8 | stats | |
-//! | 0x81 | welcome | brick u64, total u64, free u64, longest run u64 (bytes) |
-//! | 0x82 | leased, with up to 253 descriptors | bytes u64, file u64, page u64, first u32, count u32, then frames (u64 each) |
+//!
+//! | kind | answer or event | after the first 16 bytes |
+//! |---|---|---|
+//! | 0x81 | welcome | in bytes: brick u64, total u64, free u64, longest run u64 |
+//! | 0x82 | leased, and files | bytes u64, file u64, page u64, first u32, count u32, frames |
 //! | 0x83 | done | |
 //! | 0x84 | promised | bytes u64 |
-//! | 0x85 | listed | count u32, 0 u32, then rows of 64 bytes: lease u64, bytes u64, uid u32, pid u32, flags u32, 0 u32, name (32 bytes) |
+//! | 0x85 | listed | count u64, then rows |
 //! | 0x86 | stats | OpenMetrics text, to the end |
 //! | 0xff | refused | errno i32, 0 u32, limit u64, text (UTF-8, to the end) |
 //! | 0x41 | event: recall | milliseconds u64 |
 //! | 0x42 | event: revoked | |
 //!
+//! * A row: lease u64, bytes u64, uid u32, pid u32, flags u32, 0 u32, name.
 //! * Flags: 1 one physical run, 2 one file, 4 the daemon may take the memory back.
-//! * Leased: the lease is `bytes` long, in files of `file` bytes and pages of `page` bytes. This
-//!   message has the files from `first` on, and a frame for each page of them; `u64::MAX` if hidden.
-//!   Messages follow until all files are sent.
+//! * Leased: the lease is `bytes` long, in files of `file` bytes and pages of `page` bytes. A
+//!   message has up to 253 descriptors: `count` files from `first` on. It has a frame (u64) for
+//!   each page of them, `u64::MAX` if hidden. Messages follow until all files are sent.
 //! * Mapped: the client has mapped the files. Nobody can map them for writing afterwards.
 //! * Refused: `limit` is the number that the request exceeds, such as the longest run in bytes.
 //! * Recall: the memory will be taken in that time, unless released before. Revoked: it was taken.

@@ -27,8 +27,7 @@ impl Region {
             self.mapping.read(offset, buf);
             return Ok(());
         }
-        // In a child whose backend detects no losses yet, a lost page may read as zeros, so a
-        // marked page counts as lost.
+        // An unarmed child's lost page may read as zeros, so a marked page counts as lost.
         let told = state.as_deref().filter(|state| !state.is_unarmed).map(|state| &state.backend);
         let lost = match told {
             None => marked,

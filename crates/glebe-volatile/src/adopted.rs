@@ -65,8 +65,8 @@ impl Adopted {
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
                 .and_then(|()| uffd.arm(addr, len))
-                // `fill_holes` makes fork copy the page tables even if no page was written. Without
-                // the copy, the child would find holes, which count as lost.
+                // `fill_holes` makes fork always copy the page tables. Else the child would find
+                // holes, which count as lost.
                 .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
         };
         made.map_err(|error| {
@@ -75,8 +75,7 @@ impl Adopted {
         })
     }
 
-    /// Unregisters `pages` from the userfaultfd. If the kernel refuses, a touch of a page lost
-    /// later raises SIGBUS.
+    /// If the kernel refuses, a touch of a page lost later raises SIGBUS.
     pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
         let (addr, len) = pages.place(self.base, self.page);
@@ -84,7 +83,7 @@ impl Adopted {
         if unsafe { uffd.disarm(addr, len) }.is_ok() {
             return;
         }
-        // Disarms each armed part, because a new mapping in the range may cause the refusal.
+        // A new mapping in the range may cause the refusal.
         for part in armed_parts(&(addr..addr + len.as_usize())).unwrap_or_default() {
             // SAFETY: the part is the region's.
             let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };

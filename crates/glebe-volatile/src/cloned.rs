@@ -21,7 +21,7 @@ impl Region {
             // SAFETY: marked pages of the region; the call drops only this process's copies.
             unsafe { advise(at, len, Advice::DontNeed)? };
         }
-        // Clears the marks last, so that after a failed call the next unmark reports every loss.
+        // Clears the marks last: after a failed call, the next unmark reports every loss.
         lost.iter().for_each(|run| self.marked.clear(*run));
         Ok(Purged::from_runs(lost))
     }

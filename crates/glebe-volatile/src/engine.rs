@@ -13,8 +13,7 @@ use glebe_os::units::{PageSize, Pages};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// Reads the page tables and uses a userfaultfd. Never changes marked contents. A touch of a
-    /// lost page raises SIGBUS, unless [`Options::on_lost`](super::Options::on_lost) refills the
-    /// page.
+    /// lost page raises SIGBUS, unless [`Options::on_lost`](super::Options::on_lost) refills it.
     #[default]
     Scan,
     /// Replaces the first word of marked pages, except usually in runs of more than 8 pages of a

@@ -1,4 +1,4 @@
-//! [`Error`] lists the failures of calls.
+//! Failures of calls.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub enum Error {
     /// A page is lost.
     #[error("the page at {:#x} was purged", offset.get())]
     Purged {
-        /// Offset of a lost page.
+        /// Its offset.
         offset: Bytes,
     },
     /// The memory cannot be volatile.
@@ -58,7 +58,7 @@ pub enum Error {
     /// The kernel may purge written pages.
     #[error("the self-test failed on Linux {release}: {what}; needed is {needed} or later")]
     SelfTest {
-        /// Release of the kernel.
+        /// Kernel release.
         release: String,
         /// Reason.
         what: String,
@@ -68,7 +68,7 @@ pub enum Error {
     /// The kernel neither keeps nor frees a present page.
     #[error("the page at {:#x} and {pages} from it can be neither kept nor taken", offset.get())]
     Stuck {
-        /// Offset of the page.
+        /// Its offset.
         offset: Bytes,
         /// Pages tried at once.
         pages: Pages,
@@ -116,7 +116,7 @@ pub enum Error {
     /// The file admits no further holder.
     #[error("{holders} processes use the file, as many as can")]
     NoHolderLeft {
-        /// Most holders of the file.
+        /// Most holders.
         holders: u32,
     },
     /// Another process or thread joins or purges.
@@ -140,7 +140,7 @@ pub enum Error {
     PinsExhausted {
         /// Offset of the granule.
         offset: Bytes,
-        /// Most pins of a process.
+        /// Most pins.
         limit: u64,
     },
     /// The call would exceed the pin quota.
@@ -151,7 +151,7 @@ pub enum Error {
         /// Most granules pinned at once.
         quota: u64,
     },
-    /// The pin belongs to the process that forked this one.
+    /// The pin belongs to the parent process.
     #[error("the pin is of the process that this one was forked from")]
     Forked,
     /// The kernel refused a call.

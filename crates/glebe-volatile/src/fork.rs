@@ -37,8 +37,8 @@ unsafe impl Send for ListedRegion {}
 unsafe impl Sync for ListedRegion {}
 
 /// Adds the fork step of regions; otherwise the first region's build adds it. Call this before you
-/// add an own step ([`atfork::add`]) with locks that you hold during calls on regions: of two
-/// steps, the one added last takes its locks first.
+/// add an own step ([`atfork::add`]) with locks that you hold during calls on regions: the step
+/// added last takes its locks first.
 ///
 /// # Errors
 /// As [`atfork::add`].
@@ -67,7 +67,6 @@ impl Drop for ListedRegion {
     }
 }
 
-/// The guards drop before `locked`, which keeps their locks alive.
 struct HeldRegion {
     log: MutexGuard<'static, Log>,
     state: RwLockWriteGuard<'static, RegionState>,
@@ -124,7 +123,7 @@ fn child() {
 fn release(first: impl Fn(&mut HeldRegion)) {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.regions.iter_mut().for_each(first);
-    // Unlocks the list last, so that no region can be dropped before its guards.
+    // Unlocks the list last, so no region is dropped before its guards.
     let regions = std::mem::take(&mut held.regions);
     let list = held.list.take();
     drop(held);

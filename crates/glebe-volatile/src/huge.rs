@@ -11,7 +11,7 @@ use glebe_os::internal::sys::memory::madvise::{advise, Advice};
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize};
 
-/// Joins `len` bytes at `addr` into huge pages, except where a base page is missing.
+/// Skips places where a base page is missing.
 pub(super) fn rejoin(pagemap: &Pagemap, reading: Reading, addr: usize, len: Bytes, huge: PageSize) {
     let joined = |addr, len| pagemap.huge_bytes(addr, len).is_ok_and(|bytes| bytes == len);
     // Without `PAGEMAP_SCAN`, huge pages cannot be recognized.

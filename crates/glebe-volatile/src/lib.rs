@@ -13,7 +13,7 @@
 //! Units: bytes from the region's start; base pages in runs of lost pages. Lock: one per region.
 //! Source: "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January 2014); madvise(2).
 #![deny(unsafe_code)]
-// With `--cfg loom`, only the models and the code that they check remain.
+// With `--cfg loom`, only the models and the checked code remain.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 #[cfg(not(loom))]
@@ -98,7 +98,7 @@ pub use {
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, extent, page_size, units};
 
-/// Items for the crate `glebe` and for tests only.
+/// Items for `glebe` and tests only.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {

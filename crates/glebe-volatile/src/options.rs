@@ -37,12 +37,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// Requires this engine. The default is *scan* if the machine allows it, else *tag*.
+    /// Requires this engine. Default: *scan* if the machine allows it, else *tag*.
     pub fn engine(self, engine: Engine) -> Self {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Uses transparent huge pages as granules, and populates all memory when the region is built.
+    /// Uses transparent huge pages as granules, and populates all memory at the build.
     pub fn huge(self, huge: bool) -> Self {
         Self { huge, ..self }
     }
@@ -66,7 +66,7 @@ impl Options {
     ///
     /// The first region with a callback installs glebe's SIGBUS handler. Install your own handlers
     /// before. Building fails with [`Error::HandlerCovered`] if another handler runs before
-    /// glebe's. Handlers installed after the build must pass on signals that are not theirs.
+    /// glebe's. Later handlers must pass on signals that are not theirs.
     ///
     /// # Safety
     /// While the region exists, any thread may call `refill` with `data` in a signal handler.
@@ -94,7 +94,7 @@ impl Options {
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let whole = whole.ok_or(too_long)?;
-        // Checks now, because the kernel refuses locked memory only after it populated the memory.
+        // Checks now, because the kernel refuses locked memory only after populating it.
         if let Some(addr) = commit::locked_page()? {
             return Err(Refusal::Locked { at: addr }.into());
         }
@@ -200,7 +200,6 @@ impl Options {
             mapping.prefer_huge_pages()?;
             mapping.populate(Bytes::ZERO, mapping.len())?;
         }
-        // Refuses later huge pages: where the kernel merges marked pages, they lose their marks.
         let refused = mapping.refuse_huge_pages();
         if huge.is_some() {
             refused?;

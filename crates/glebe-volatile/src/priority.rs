@@ -1,4 +1,4 @@
-//! [`Priority`] orders the marked ranges that glebe itself drops.
+//! [`Priority`] of marked ranges.
 
 /// The priority of a marked range, 0 to 7. glebe drops the lowest first; the kernel purges roughly
 /// in the order of marking.

@@ -47,7 +47,6 @@ pub struct Region {
     pub(super) page: PageSize,
     pub(super) granule: Bytes,
     pub(super) engine: Engine,
-    /// Bits of marked pages. Signal handlers read them without the lock.
     pub(super) marked: Arc<Bitmap>,
     pub(super) locked: Arc<Locked>,
     pub(super) counts: Counts,
@@ -142,9 +141,8 @@ impl Region {
     }
 
     /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros. If
-    /// another unmark is running when this unmark begins, also returns the other's losses in the
-    /// range. If a fork cuts an unmark short, the child's next unmark of the same pages returns the
-    /// losses.
+    /// another unmark runs at the start, also returns the other's losses in the range. If a fork
+    /// cuts an unmark short, the child's next unmark of the same pages returns the losses.
     ///
     /// With [`Engine::Tag`], a page whose first word is a tag also counts as lost if that word was
     /// written while marked. The unmark zeroes such a page, except in the
@@ -206,8 +204,8 @@ impl Region {
         Ok(lost)
     }
 
-    /// Zeroes lost pages that were written while marked. Skips adopted memory, because zeros could
-    /// overwrite a new mapping.
+    /// Zeroes lost pages written while marked. Skips adopted memory, because zeros could overwrite
+    /// a new mapping.
     fn settle_overwritten(&self, state: &RegionState, found: &[Extent]) {
         if found.is_empty() {
             return;
@@ -261,7 +259,7 @@ impl Region {
         (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
-    /// Prefetches the range's first word, because *tag* reads it under the lock.
+    /// *tag* reads the range's first word under the lock.
     #[inline]
     fn fetch(&self, range: &Range<Bytes>) {
         if self.engine == Engine::Tag {
@@ -269,7 +267,7 @@ impl Region {
         }
     }
 
-    /// Lets the kernel free pages that `on_lost` refilled. Returns true if there were any.
+    /// Lets the kernel free refilled pages. Returns true if there were any.
     #[inline]
     pub(super) fn settle_refilled(&self, state: &mut RegionState) -> Result<bool, Error> {
         let Some(refilled) = state.refilled.clone() else { return Ok(false) };
@@ -334,15 +332,14 @@ impl Region {
 }
 
 impl Drop for Region {
-    /// Unmarks the caller's memory, so that the kernel can no longer free it.
+    /// Unmarks the caller's memory.
     fn drop(&mut self) {
         if atfork::is_without_steps() || read(&self.locked.state).adopted.is_none() {
             return;
         }
         let _ = self.unmark(Bytes::ZERO..self.len());
         let mut state = write(&self.locked.state);
-        // Unregisters what a failed unmark left in the userfaultfd, because lost pages would raise
-        // SIGBUS.
+        // After a failed unmark, lost pages would raise SIGBUS.
         let left = state.marks.all();
         state.disarm(&left);
     }

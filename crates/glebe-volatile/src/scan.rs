@@ -33,12 +33,11 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// Longest part, in pages, that is first tried with one populate call.
+/// Longest part, in pages, first tried with one populate call.
 const FEW_PAGES: u64 = 16;
-/// Bytes per look at the page tables, few because pages may change after the look.
+/// Bytes per look at the page tables, few because pages may change later.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Bytes per populate call, few because after a fork even a failing call allocates copies of shared
-/// pages.
+/// Bytes per populate call, few because after a fork even a failing call copies shared pages.
 const CHUNK: Bytes = Bytes::mib(4);
 /// Populate calls that may fail in a row at one place, before [`Error::Stuck`]. Failures during a
 /// page migration end sooner.
@@ -55,7 +54,7 @@ static SHARED: StaticMutex<Weak<Kernel>> = StaticMutex::new(Weak::new());
 
 impl Kernel {
     fn of_process() -> Result<Arc<Self>, OsError> {
-        // Does not wait, because in a child the lock's holder may be a thread of the parent.
+        // Does not wait: in a child, a thread of the parent may hold the lock.
         let mut shared = SHARED.try_lock().ok();
         let known = shared.as_ref().and_then(|shared| shared.upgrade());
         if let Some(kernel) = known.filter(|kernel| !kernel.guard.is_child()) {
@@ -121,7 +120,7 @@ impl Scan {
         unsafe { self.kernel.uffd.arm(addr, len) }
     }
 
-    /// Disarms `pages`. If the kernel refuses, holes still raise SIGBUS.
+    /// If the kernel refuses, holes still raise SIGBUS.
     pub(super) fn disarm(&self, pages: Extent) {
         let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: the range is the region's.
@@ -179,7 +178,7 @@ impl Scan {
     #[cold]
     fn unmark_any(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         self.unmark_all(parts).or_else(|error| {
-            // Retries without the program's new mappings, which are not the region's.
+            // Retries without the program's new mappings.
             let ours = self.still_armed(parts)?;
             if ours == parts {
                 return Err(error);
@@ -199,8 +198,7 @@ impl Scan {
         for run in &lost {
             if let Err(error) = self.fill_lost(*run, &mut filled) {
                 for run in &filled {
-                    // Makes filled pages holes again, because the next unmark would count them as
-                    // kept.
+                    // The next unmark would count filled pages as kept.
                     self.drop_pages(*run)?;
                 }
                 return Err(error.into());
@@ -210,8 +208,8 @@ impl Scan {
         Ok(filled)
     }
 
-    /// Makes the kernel flush the TLB entries of freed pages, because reads could still find old
-    /// bytes. `MADV_FREE` on any page flushes; the page of zeros stays.
+    /// Flushes the TLB entries of freed pages, because reads could still find old bytes.
+    /// `MADV_FREE` on any page flushes; the page of zeros stays.
     #[cold]
     fn tell_processors(&self, filled: Extent) {
         let (addr, _) = filled.place(self.base, self.page);
@@ -219,9 +217,8 @@ impl Scan {
         let _ = unsafe { advise(addr, self.page.bytes(), Advice::Free) };
     }
 
-    /// Fills the pages that are still armed, and adds them to `filled` (on an error, all `pages`).
-    /// On ENOENT, tries each half, because `pages` spans mappings, or the program mapped a part
-    /// anew.
+    /// Fills pages still armed, and adds them to `filled` (on an error, all `pages`). On ENOENT,
+    /// tries each half, because `pages` spans mappings, or the program mapped a part anew.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         match self.kernel.uffd.fill_holes(addr, len) {

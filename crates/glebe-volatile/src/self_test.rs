@@ -51,8 +51,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Returns how many pages were lost although written after the mark, and how many others were
-/// purged.
+/// Counts pages lost although written after the mark, and others purged.
 fn look() -> Result<(u64, u64), OsError> {
     let page = page_size();
     let mapping = Mapping::aligned(Pages::new(PAGES).bytes(page), page, Visibility::ORDINARY)?;
@@ -92,7 +91,7 @@ mod tests {
 
     #[test]
     fn this_kernel_takes_marked_pages_and_keeps_written_ones() {
-        // Repeats the test, because the kernel may spare pages in another processor's list.
+        // The kernel may spare pages in another processor's list.
         let taken = (0..20).any(|_| {
             let Ok((lost, taken)) = look() else {
                 println!("skipped: the kernel refuses MADV_FREE or MADV_PAGEOUT");

@@ -7,9 +7,8 @@ use super::{Error, Priority};
 use glebe_os::internal::sys::processes::claim::Holder;
 use glebe_os::units::Bytes;
 
-/// Marked memory that one reclaimer frees.
 pub trait Shed {
-    /// Gives the memory to a reclaimer. Returns false if another reclaimer has it.
+    /// Returns false if another reclaimer has the memory.
     fn claim_for(&self, holder: Holder) -> Result<bool, Error>;
 
     fn release(&self, holder: Holder);

@@ -40,8 +40,7 @@ pub(super) struct RegionState {
 }
 
 impl RegionState {
-    /// Updates `swap`: whether the machine has swap. A small mark may miss new swap; `MADV_FREE`
-    /// then drops the mark's swapped-out pages.
+    /// A small mark may miss new swap; `MADV_FREE` then drops the mark's swapped-out pages.
     #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
@@ -66,7 +65,7 @@ impl RegionState {
         Ok(dropped)
     }
 
-    /// Returns the droppable pages of `part`: with *scan*, not those that the program mapped anew.
+    /// With *scan*, skips pages that the program mapped anew.
     pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
         match (&self.backend, &self.adopted) {
             (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
@@ -74,7 +73,7 @@ impl RegionState {
         }
     }
 
-    /// Registers unmarked `pages` of the caller's memory with the userfaultfd, all or none.
+    /// Arms unmarked `pages` of the caller's memory, all or none.
     #[inline]
     pub(super) fn arm(&mut self, pages: Extent) -> Result<(), Error> {
         let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
@@ -109,8 +108,7 @@ impl RegionState {
         self.is_unarmed |= self.arm_again().is_err();
     }
 
-    /// Registers the region with the child's userfaultfd if `follow_fork` failed, and drops all
-    /// marked pages.
+    /// Arms the region if `follow_fork` failed, and drops all marked pages.
     #[inline]
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {
@@ -126,7 +124,6 @@ impl RegionState {
     }
 
     fn fill_again(&self) -> Result<(), OsError> {
-        // Drops all marked pages, because a write may have filled a lost page unnoticed.
         self.backend.lose(&self.marks.all())?;
         if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
             self.marks.outside(self.all).into_iter().try_for_each(|gap| scan.fill_holes(gap))?;

@@ -1,4 +1,4 @@
-//! [`Stats`] holds the statistics of a region.
+//! Statistics of a region.
 
 use super::Engine;
 use glebe_os::internal::stats::{json, openmetrics, statistics, text, Set};

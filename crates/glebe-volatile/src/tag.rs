@@ -35,7 +35,7 @@ use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// Longest run that always gets tags, in pages. Tags save system calls, but touch each page, which
-/// is slow in a virtual machine. So longer runs get no tags if `spares_tags`.
+/// is slow in a virtual machine.
 const FEW_PAGES: u64 = 8;
 const AHEAD: u64 = 8;
 const WORD: usize = size_of::<u64>();
@@ -54,7 +54,7 @@ pub(super) struct Tag {
     secret: u64,
     saved: Box<[MappedWord]>,
     tagged: Bitmap,
-    /// Pages marked without a tag. A marked page outside `tagged` and `untagged` had no memory.
+    /// A marked page outside `tagged` and `untagged` had no memory.
     untagged: Bitmap,
     is_own: bool,
     spares_tags: bool,
@@ -85,7 +85,7 @@ impl Tag {
         }
     }
 
-    /// Opens the child's pagemap, since the inherited descriptor reads the parent's.
+    /// The inherited descriptor reads the parent's pagemap.
     pub(super) fn follow_fork(&mut self) {
         let without_scan = matches!(self.pagemap, Some((_, Reading::Entries)));
         self.pagemap = open_pagemap(without_scan);
@@ -109,8 +109,8 @@ impl Tag {
                 self.offer(run)
             }
         });
-        // Offers all runs, also after an error, because an offer notes the run in the bitmaps, and
-        // `drop_pages` drops only runs noted there.
+        // Offers all runs, also after an error: `drop_pages` drops only runs that an offer noted in
+        // the bitmaps.
         offered.fold(Ok(()), Result::and)
     }
 
@@ -128,7 +128,7 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Prefetches, because the processor does not overlap the cache misses of exchanges.
+    /// The processor does not overlap the cache misses of exchanges.
     #[inline]
     fn fetch_ahead(&self, page: u64, run: Extent) {
         if page + AHEAD < run.end() {
@@ -173,8 +173,8 @@ impl Tag {
         }
     }
 
-    /// Makes the kernel flush TLB entries of unmapped pages, so that all processors find zeros.
-    /// `Cold` drops no bytes of overwritten pages or of memory that the program mapped anew.
+    /// Flushes TLB entries of unmapped pages, so that all processors find zeros. `Cold` drops no
+    /// bytes of overwritten pages or of memory that the program mapped anew.
     #[cold]
     fn tell_processors(&self, gone: &[Extent], overwritten: &[Extent]) {
         let advice = if self.is_own { Advice::DontNeed } else { Advice::Cold };
@@ -188,7 +188,7 @@ impl Tag {
     #[inline]
     fn take_back(&self, page: u64) -> Result<(), u64> {
         let (word, tag) = (self.word(page), self.tag(page));
-        // Looks first, because an exchange would allocate memory for a lost page.
+        // An exchange would allocate memory for a lost page.
         match word.load(Ordering::Acquire) {
             seen if seen == tag => {
                 let saved = self.saved[page as usize].load(Ordering::Acquire);

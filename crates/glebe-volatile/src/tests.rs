@@ -366,8 +366,7 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
         let small = Bytes::ZERO..bytes(1);
         assert!(matches!(region.mark(small, Priority::NORMAL), Err(Error::Unaligned { .. })));
         drop(region);
-        // Repeats the round, because the kernel splits a huge page that is written while another
-        // test's child shares it.
+        // The kernel splits a huge page that is written while another test's child shares it.
         let mut was_huge = false;
         let stays_huge = (0..100).any(|_| {
             let region = options().build(Bytes::new(3 * granule.get())).unwrap();

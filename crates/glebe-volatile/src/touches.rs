@@ -1,5 +1,4 @@
-//! [`Touches`] refills lost pages from a callback when they are touched, in the SIGBUS handler
-//! ([`sigbus`](glebe_os::internal::sys::processes::sigbus)).
+//! [`Touches`] refills lost pages from a callback when they are touched, in the SIGBUS handler.
 //!
 //! The handler takes no lock. It zeroes a missing unmarked page, as an unmark does. It does not let
 //! the kernel free a refilled page, because a concurrent unmark may just have made the page safe.
@@ -51,7 +50,6 @@ struct Shared {
 
 #[derive(Debug)]
 pub(super) struct Touches {
-    /// Dropped before `shared`.
     _watch: Watch,
     shared: Box<Shared>,
 }

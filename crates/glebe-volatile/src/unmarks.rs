@@ -45,7 +45,7 @@ impl Purged {
 
 #[derive(Debug)]
 struct Loss {
-    /// Start time of the call that found the loss, which identifies that call.
+    /// Start time of the finding call, which identifies the call.
     finder: u64,
     returned: Option<u64>,
     runs: Vec<Extent>,
@@ -65,11 +65,11 @@ pub(super) struct Log {
 #[derive(Debug)]
 pub(super) struct Calls {
     log: Mutex<Log>,
-    /// Number of losses in the log. Grows only under the region's lock.
+    /// Losses in the log. Grows only under the region's lock.
     losses: AtomicU64,
 }
 
-/// An unmark under way. Its drop records that the call returns.
+/// Its drop records that the call returns.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     calls: &'a Calls,
@@ -122,8 +122,8 @@ impl Calls {
 }
 
 impl Call<'_> {
-    /// Logs the losses in `lost`, and adds other calls' losses in `extent` to `lost`. The caller
-    /// holds the region's lock.
+    /// Logs `lost`, and adds other calls' losses in `extent` to `lost`. The caller holds the
+    /// region's lock.
     #[inline]
     pub(super) fn share(&mut self, extent: Extent, lost: &mut Vec<Extent>) {
         // The load sees all earlier losses, because they were logged under the region's lock.

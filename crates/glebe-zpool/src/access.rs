@@ -1,7 +1,6 @@
 //! [`ObjectPool`] inserts, reads, replaces and removes objects.
 //!
-//! Cost without a codec: an insert or remove usually takes only the lock of one class, a read takes
-//! no lock.
+//! Cost without a codec: an insert or remove usually locks one class, a read takes no lock.
 //!
 //! # Safety
 //! Bytes of an object are borrowed only while the object is pinned.
@@ -16,7 +15,7 @@ use crate::objects::{Pinned, Stored};
 use crate::pool::ObjectPool;
 use glebe_os::units::Bytes;
 
-/// Maximum attempts to make room. Other threads may take the room first.
+/// Other threads may take the room first.
 const ROOM_ATTEMPTS: u32 = 256;
 
 impl ObjectPool {
@@ -101,7 +100,6 @@ impl ObjectPool {
         }
     }
 
-    /// Pins an object and marks its zspage as read.
     #[inline]
     pub(crate) fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
         let (index, named) = self.of(handle)?;
@@ -160,7 +158,7 @@ impl ObjectPool {
         Ok(len)
     }
 
-    /// Lends the bytes of an object: in place if stored uncompressed, else as a copy.
+    /// Lends an object's bytes: in place if uncompressed, else as a copy.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`]; [`Error::Codec`]: the stored bytes

@@ -314,7 +314,7 @@ impl Objects {
         gone.len()
     }
 
-    /// Compacts class `number`. Returns `None` if the class is missing or, unless `wait`, locked.
+    /// Returns `None` if the class is missing or, unless `wait`, locked.
     pub(crate) fn compact(&self, number: u32, work: &mut Work, wait: bool) -> Option<Stop> {
         let class = self.classes.get(number)?;
         let mut state = if wait { class.lock() } else { class.try_lock()? };
@@ -342,7 +342,7 @@ impl Objects {
         Some(if one < other { (lower, higher) } else { (higher, lower) })
     }
 
-    /// Moves objects out of a retired class. Returns true if it moved any.
+    /// Moves objects out of a retired class.
     pub(crate) fn drain(&self, work: &mut Work) -> Result<bool, NoRoom> {
         let (number, found) = loop {
             let Some(number) = self.classes.retired() else { return Ok(false) };

@@ -37,8 +37,8 @@ pub enum TableChoice {
     BySize,
     /// These rules.
     Rules(Rules),
-    /// Classes that fit the stored objects. From 256 used pages on, the pool changes its classes
-    /// when it expects this to save enough memory.
+    /// Classes that fit the stored objects. From 256 used pages on, the pool changes its classes if
+    /// this should save enough memory.
     #[default]
     Fitted,
 }
@@ -85,15 +85,15 @@ const CHAIN_FITTED: Pages = Pages::new(10);
 const SLOTS_A_PAGE_SHIFT: u32 = 10;
 
 impl Options {
-    /// Sets the most bytes that the pool may hold, including tables and codec states. By default,
-    /// and with `u64::MAX`, there is no limit.
+    /// Limits the bytes held, including tables and codec states. There is no limit by default or
+    /// with `u64::MAX`.
     ///
     /// A pool reserves addresses for about twice its limit, or once if the kernel refuses that.
-    /// Without a limit, it reserves twice the memory available on the machine or, if the kernel
-    /// refuses (`RLIMIT_AS`), at most about half of the process's free addresses.
+    /// Without a limit, it reserves twice the machine's available memory or, if the kernel refuses
+    /// (`RLIMIT_AS`), at most about half the free addresses.
     ///
-    /// Zstd needs some hundred KiB for each concurrent thread. A pool that may not evict may exceed
-    /// its limit by this memory.
+    /// Zstd needs some hundred KiB per concurrent thread. A pool that may not evict may exceed its
+    /// limit by this memory.
     pub fn limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit);
         self
@@ -124,7 +124,6 @@ impl Options {
         self
     }
 
-    /// Lets another owner take (seal) zspages, but keeps `keep` free pages for new zspages.
     pub(crate) fn lend(mut self, keep: Pages) -> Self {
         self.lends = Some(keep);
         self

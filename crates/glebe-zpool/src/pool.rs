@@ -164,7 +164,6 @@ impl ObjectPool {
         self.refit.look_if_due(&self.objects);
     }
 
-    /// Charges the codec's state.
     #[inline]
     pub(crate) fn count_codec(&self) {
         if self.coder.has_grown() {

@@ -56,7 +56,6 @@ impl Memory {
         self.any_ended.store(1, Ordering::Relaxed);
     }
 
-    /// Takes the sealed zspages that ended. They keep their numbers.
     #[inline]
     pub(crate) fn take_ended(&self) -> Vec<u32> {
         if self.any_ended.load(Ordering::Relaxed) == 0 {

@@ -37,7 +37,6 @@ impl Space {
         made.or_else(|_| Self::reserve(limit, PER_LIMIT_MIN, smallest, page))
     }
 
-    /// Reserves space for `all` bytes, or for fewer if the kernel refuses.
     pub(super) fn for_all(all: Bytes, smallest: Bytes, page: PageSize) -> Result<Self, OsError> {
         let (mut limit, mut is_cut) = (all.max(LIMIT_MIN), false);
         loop {

@@ -1,8 +1,8 @@
 //! [`Staging`] is a pool whose zspages another owner, the *holder*, moves elsewhere.
 //!
-//! The holder *seals* zspages: it copies their bytes and from then on serves reads of them. The
-//! holder reports *lost* pages, and the pool removes their objects. The pool reports *ended*
-//! zspages, and the holder drops their bytes.
+//! The holder *seals* zspages: it copies their bytes and then serves their reads. The holder
+//! reports *lost* pages, and the pool removes their objects. The pool reports *ended* zspages, and
+//! the holder drops their bytes.
 //!
 //! A call locks one size class at a time, none during a copy.
 //!
@@ -35,7 +35,7 @@ pub struct ToSeal<'a> {
     without: u32,
 }
 
-/// Keeps a zspage while the caller copies it. A drop without [`Sealing::finish`] leaves the zspage
+/// Keeps a zspage while the caller copies it. A drop without [`Sealing::finish`] leaves it
 /// unsealed.
 #[derive(Debug)]
 #[must_use]
@@ -144,12 +144,12 @@ impl Staging {
         self.pool.objects.classes.all().map(|class| class.lock().counts.objects).sum()
     }
 
-    /// Returns a number above all numbers that zspages can get.
+    /// Returns a number above all that zspages can get.
     pub fn zspages_max(&self) -> usize {
         self.pool.objects.memory.zspages.most()
     }
 
-    /// Returns a number above all numbers that zspages have now.
+    /// Returns a number above all that zspages have now.
     pub fn zspages_end(&self) -> u32 {
         self.pool.objects.memory.zspages.made().1
     }

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use glebe::contig::{Contig, Error};
 use glebe::internal::mapping::Mapping;
-use glebe::reserve::{ClosedBlock, Put, Request, Reserve, ReserveError, ReserveOptions};
+use glebe::internal::ClosedBlock;
+use glebe::reserve::{Put, Request, Reserve, ReserveError, ReserveOptions};
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe_testing::turn::{Turn, POOL};
 
@@ -74,7 +75,7 @@ fn what_one_holder_wrote_the_next_never_sees() {
     let Some((reserve, _turn)) = made(options(), 8) else { return };
     let before = reserve.certificate().unwrap().runs;
     for round in 1..=3 {
-        let mut block = reserve.close(Request::new(pages(5)).any()).unwrap();
+        let mut block = ClosedBlock::of(&reserve, Request::new(pages(5)).any()).unwrap();
         assert_eq!((block.pages(), reserve.stats().held), (pages(5), pages(5)));
         let view = View::of(&mut block);
         assert_eq!(view.first_bytes(), [0; 5], "round {round}");
@@ -96,7 +97,7 @@ fn tenants_pages_are_recalled_and_none_of_their_bytes_leaves() {
     let page = vec![7; glebe::page_size().bytes().as_usize()];
     let stored = (0..pages(4).get()).filter(|n| cache.put(1, *n, &page).unwrap() == Put::Stored);
     assert!(stored.count() as u64 > pages(3).get());
-    let mut block = reserve.close(pages(2)).unwrap();
+    let mut block = ClosedBlock::of(&reserve, pages(2)).unwrap();
     assert_eq!(View::of(&mut block).first_bytes(), [0, 0]);
     let mut seen = vec![0; page.len()];
     let left = (0..pages(4).get()).filter(|n| cache.get(1, *n, &mut seen).unwrap());
@@ -111,7 +112,7 @@ fn tenants_pages_are_recalled_and_none_of_their_bytes_leaves() {
 fn a_block_in_one_file_has_its_runs_and_comes_back() {
     let Some((reserve, _turn)) = made(options(), 8) else { return };
     let before = reserve.certificate().unwrap().runs;
-    let block = reserve.close(Request::new(pages(6)).any()).unwrap();
+    let block = ClosedBlock::of(&reserve, Request::new(pages(6)).any()).unwrap();
     let frames: Vec<_> = block.frames().collect();
     let mut block = block.joined().unwrap();
     let is_same = frames == block.frames().collect::<Vec<_>>();
@@ -133,7 +134,7 @@ fn a_block_in_one_file_has_its_runs_and_comes_back() {
 #[test]
 fn a_holder_cannot_reach_the_memory_after_its_end() {
     let Some((reserve, _turn)) = made(options(), 4) else { return };
-    let mut block = reserve.close(pages(1)).unwrap();
+    let mut block = ClosedBlock::of(&reserve, pages(1)).unwrap();
     let file: OwnedFd = block.give().next().unwrap().as_fd().try_clone_to_owned().unwrap();
     let file = File::from(file);
     assert!(file.set_len(2 * BRICK.get()).is_err(), "it grew");
@@ -144,7 +145,7 @@ fn a_holder_cannot_reach_the_memory_after_its_end() {
     assert_eq!(file.metadata().unwrap().len(), 0);
     assert!(file.write_at(&[1], 0).is_err());
     drop(block);
-    let mut again = reserve.close(pages(1)).unwrap();
+    let mut again = ClosedBlock::of(&reserve, pages(1)).unwrap();
     assert_eq!(View::of(&mut again).first_bytes(), [0]);
     assert_eq!(file.metadata().unwrap().len(), 0);
 }
@@ -154,7 +155,7 @@ fn blocks_that_nobody_got_come_back_as_they_went() {
     let Some((reserve, _turn)) = made(options().room(Bytes::mib(16)), 4) else { return };
     reserve.grow(Bytes::mib(4)).unwrap();
     assert_eq!(reserve.len(), pages(6));
-    let all = reserve.close(Request::new(pages(6)).any()).unwrap();
+    let all = ClosedBlock::of(&reserve, Request::new(pages(6)).any()).unwrap();
     assert!(matches!(reserve.alloc(Pages::new(1)), Err(ReserveError::NoRun { .. })));
     let mut all = all.divided();
     assert_eq!(all.len(), 6);
@@ -171,7 +172,7 @@ fn blocks_that_nobody_got_come_back_as_they_went() {
 fn memory_without_bricks_is_not_closed() {
     let plain = Contig::options().source(glebe::contig::Source::Plain);
     let reserve = Reserve::options().memory(plain).build(Bytes::mib(4)).unwrap();
-    assert!(matches!(reserve.close(pages(1)), Err(ReserveError::NoBricks)));
+    assert!(matches!(ClosedBlock::of(&reserve, pages(1)), Err(ReserveError::NoBricks)));
     let plain = Contig::options().bricks().source(glebe::contig::Source::Plain);
     let refused = Reserve::options().memory(plain).build(Bytes::mib(4)).unwrap_err();
     assert!(matches!(refused, ReserveError::Contig(Error::NoSuchSize { .. })), "{refused}");

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use glebe::internal::sync::{MappedWord, Ordering};
+use glebe::internal::ClosedBlock;
 use glebe::reserve::Reserve;
 use glebe_lease::socket::{bound, Packets};
 use rustix::event::{eventfd, EventfdFlags};
@@ -34,7 +35,7 @@ impl Daemon {
     /// # Errors
     /// If the reserve has no bricks, or another daemon listens at the path.
     pub fn start(reserve: &Reserve, settings: Settings) -> Result<Self, Failure> {
-        let brick = reserve.brick()?.bytes(glebe::page_size());
+        let brick = ClosedBlock::brick(reserve)?.bytes(glebe::page_size());
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let listener = open(&settings)?;
         let kept = Arc::new(Kept {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use glebe::internal::sync::{MappedWord, Ordering};
-use glebe::reserve::{ClosedBlock, Request, Reserve};
+use glebe::internal::ClosedBlock;
+use glebe::reserve::{Request, Reserve};
 use glebe::units::Pages;
 
 use crate::stats::{Counter, Counts};
@@ -92,7 +93,7 @@ fn filled(reserve: &Reserve, kept: &Kept) -> Option<Duration> {
     if kept.stock().len() >= kept.target || kept.is_ending.load(Ordering::Acquire) != 0 {
         return None;
     }
-    match reserve.close(Request::new(Pages::new(1)).any()) {
+    match ClosedBlock::of(reserve, Request::new(Pages::new(1)).any()) {
         Ok(block) => {
             kept.stock().put(block);
             Some(Duration::ZERO)

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use glebe::reserve::{ClosedBlock, Promise};
+use glebe::internal::ClosedBlock;
+use glebe::reserve::Promise;
 use glebe_lease::wire::{Flags, Name};
 use glebe_lease::Row;
 

@@ -4,8 +4,9 @@
 //! of whole bricks that the reserve has unmapped, and belongs to a connection. When the connection
 //! ends, the daemon cuts the bricks, so that no holder can reach them, and fills new ones.
 //!
-//! Two threads: the *server* answers requests; the *keeper* takes bricks back and keeps some zeroed
-//! ahead ([`stock`]). The server never waits for the keeper.
+//! Three threads: the *server* answers requests; the *keeper* takes bricks back and keeps some
+//! zeroed ahead (the *stock*); the *grower* replaces pages that left the reserve. A request that
+//! the stock cannot serve waits at most while the keeper zeroes one page, besides its own pages.
 //!
 //! The crate has no unsafe code. Source: the kernel's memfd seals; udmabuf; vhost-user.
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use glebe::reserve::ClosedBlock;
+use glebe::internal::ClosedBlock;
 
 /// Bricks by position. All have the same number of pages.
 #[derive(Debug, Default)]

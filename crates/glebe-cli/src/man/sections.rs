@@ -46,6 +46,12 @@ const RECORD: Entry = (
      gives back those whose owner has ended, except `glebe run`.",
 );
 
+const LEASES: Entry = (
+    "/run/glebed/leases",
+    "The socket for leases of a server of root; other users' servers have glebed/leases in \
+     $XDG_RUNTIME_DIR.",
+);
+
 const LIBRARY: Entry = (
     "libglebe_malloc.so",
     "The allocator: beside the command, or from there in ../lib, ../lib/ARCH-linux-gnu, ../lib64.",
@@ -61,7 +67,9 @@ fn files(page: &str) -> &'static [Entry] {
             &[BLOCKS, RECORD, LOCK]
         }
         "glebe-demo" | "glebe-stats" => &[SERVED],
-        "glebe-serve" | "glebe-recall" => &[SERVED, CONTROL],
+        "glebe-serve" => &[SERVED, CONTROL, LEASES],
+        "glebe-recall" => &[SERVED, CONTROL],
+        "glebe-lease" | "glebe-leases" => &[LEASES],
         "glebe-run" => &[LIBRARY],
         "glebe-probe" => &[POOLS],
         "glebe-reclaim" => &[GROUP, STALLS],
@@ -77,6 +85,7 @@ fn others(page: &str) -> &'static [&'static str] {
         "glebe-probe" => &["capabilities(7)", "seccomp(2)", "userfaultfd(2)"],
         "glebe-run" => &["ld.so(8)", "malloc(3)", "execve(2)", "madvise(2)"],
         "glebe-serve" => &["memcached(1)", "systemd.socket(5)"],
+        "glebe-lease" | "glebe-leases" => &["mmap(2)", "unix(7)"],
         "glebe-reclaim" => &["memfd_create(2)", "cgroups(7)", "systemd.service(5)"],
         _ => &[],
     }

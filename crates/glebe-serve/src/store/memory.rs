@@ -37,8 +37,8 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] but at least [`LEN_MIN`]. With `bricks`,
-    /// its pages can be leased.
+    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] but at least [`LEN_MIN`]. Its pages can
+    /// be leased if it is made of `bricks`.
     pub(super) fn new(
         bytes: u64,
         bricks: bool,

@@ -69,7 +69,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
 
     fn find_place(&self, id: Id, pages: u64) -> Option<Extent> {
         self.take_room(id, pages).or_else(|| {
-            // Marks hot entries, which may occupy the room.
+            // Hot entries may occupy the room.
             self.offer_all();
             self.take_room(id, pages)
         })

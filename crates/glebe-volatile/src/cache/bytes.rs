@@ -30,8 +30,6 @@ fn start<V>(region: &Region, place: Extent, count: usize) -> *mut V {
     region.as_ptr().wrapping_add(range.start.as_usize()).cast()
 }
 
-/// Lends the zeroed values of a place to their builder.
-///
 /// # Safety
 /// The calling thread builds the place's item, and the place is not marked.
 pub(super) unsafe fn lend_zeroed<V: Pod, T>(

@@ -35,8 +35,7 @@ impl<'a, K: Hash + Eq, V> Entry<'a, K, V> {
         Self { cache, value }
     }
 
-    /// Returns true if the value is in the cache's region. Otherwise the last entry that shares the
-    /// value frees it.
+    /// Returns true if the value is in the cache's region. Otherwise its last entry frees it.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         matches!(self.value, Value::Kept(..))

@@ -1,4 +1,4 @@
-//! [`BuildError`]: the errors of a lookup that builds.
+//! Errors of a lookup that builds.
 
 use glebe_os::units::Bytes;
 

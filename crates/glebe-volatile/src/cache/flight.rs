@@ -10,7 +10,7 @@ pub(super) type Handed<V> = Arc<Vec<V>>;
 #[derive(Debug)]
 enum State<V> {
     UnderWay,
-    /// Without a value, the waiters look up the key again.
+    /// Without a value, waiters look up the key again.
     Landed(Option<Handed<V>>),
 }
 

@@ -27,7 +27,6 @@ trait Held {
     fn follow_fork(&mut self);
 }
 
-/// The guard is dropped before the table.
 struct HeldTable<K: 'static, V: 'static> {
     guard: MutexGuard<'static, Table<K, V>>,
     _table: Arc<Mutex<Table<K, V>>>,
@@ -82,7 +81,7 @@ where
 
 impl Drop for ListedTable {
     fn drop(&mut self) {
-        // Skips a child cloned without fork steps, where the list may stay locked.
+        // `LIST` may stay locked in a child without fork steps.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|listed| listed.as_ptr().cast::<()>().addr() != self.0);

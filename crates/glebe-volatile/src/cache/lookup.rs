@@ -1,5 +1,5 @@
-//! Looks up keys. A hit unmarks and pins the item; a miss builds or returns nothing. A thread waits
-//! for another thread's build or move without the cache's lock.
+//! A hit unmarks and pins the item; a miss builds or returns nothing. A thread waits for another
+//! thread's build or move without the cache's lock.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -168,7 +168,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         item.phase = Phase::Building(thread::current().id());
         let (place, flight) = (item.place, item.flight.take());
         drop(table);
-        // Wakes the waiters, because `get` need not wait for this builder.
+        // `get` need not wait for this builder.
         flight.inspect(|flight| flight.land(None));
         self.counts.add(Counter::Rebuilds, 1);
         place

@@ -179,8 +179,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         gone.flight.inspect(|flight| flight.land(None));
     }
 
-    /// Marks and drops a place, or unmarks the place after a refusal (locked memory). Returns true
-    /// if the place can be reused.
+    /// Marks and drops a place, or unmarks it after a refusal (locked memory). Returns true if the
+    /// place is reusable.
     fn release(&self, place: Extent) -> bool {
         let range = range_of(place);
         let marked = self.region.mark(range.clone(), Priority::LOWEST);
@@ -263,7 +263,7 @@ impl<K, V> Drop for Cache<K, V> {
     }
 }
 
-/// Returns the region with the cache's values.
+/// Returns the cache's region.
 pub fn region_of<K, V>(cache: &Cache<K, V>) -> &Arc<Region> {
     &cache.region
 }

@@ -19,7 +19,6 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 use glebe_vmap::free_tree::{Classes, FreeTree};
 
-/// Divisor and maximum of the default of [`CacheOptions::hot`].
 const HOT_SHARE: u64 = 8;
 const HOT_MOST: Bytes = Bytes::mib(32);
 
@@ -47,14 +46,14 @@ impl<K, V> CacheOptions<K, V> {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Limits the bytes of all kept entries. New entries evict marked ones to stay within the cap,
-    /// oldest of the lowest priority first. Default: no cap.
+    /// Limits the bytes of all kept entries. New entries evict marked ones beyond the cap, oldest
+    /// of the lowest priority first. Default: no cap.
     pub fn cap(self, cap: Bytes) -> Self {
         Self { cap: Some(cap), ..self }
     }
 
-    /// Sets how many bytes of the last used, unpinned entries stay unmarked, so the kernel cannot
-    /// take them. Default: an eighth of the smaller of cap and `addresses`, at most 32 MiB.
+    /// Sets how many bytes of the last used, unpinned entries stay unmarked. Default: an eighth of
+    /// the smaller of cap and `addresses`, at most 32 MiB.
     pub fn hot(self, hot: Bytes) -> Self {
         Self { hot: Some(hot), ..self }
     }

@@ -33,7 +33,7 @@ pub(super) enum Phase {
     Building(ThreadId),
     Moving,
     Safe,
-    /// The number orders items by their marks.
+    /// Orders items by their marks.
     Marked(u64),
 }
 
@@ -63,7 +63,7 @@ impl<K, V> Item<K, V> {
 pub(super) enum Found {
     Nothing,
     Safe(Id),
-    /// The item was marked. Its phase is now [`Phase::Moving`], which the caller must end.
+    /// The item's phase is [`Phase::Moving`], which the caller must end.
     Marked(Id),
     Moving(Id),
     Building(Id),
@@ -169,8 +169,8 @@ impl<K, V> Table<K, V> {
         self.young.insert(turn, id);
     }
 
-    /// Takes the first item of the queue `young` for marking, if more than `most` pages are queued.
-    /// An item used while queued goes to the end instead.
+    /// Takes the first of `young` for marking, if more than `most` pages are queued. An item used
+    /// while queued goes to the end instead.
     pub(super) fn oldest_young(&mut self, most: u64) -> Option<Id> {
         while self.young_pages > most {
             let (_, id) = self.young.pop_first()?;
@@ -180,7 +180,7 @@ impl<K, V> Table<K, V> {
                 self.line_up(id);
                 continue;
             }
-            // The last unpin of a pinned item queues it again.
+            // The last unpin queues a pinned item again.
             let (is_free, pages) = (item.pins == 0, item.pages());
             self.young_pages -= pages;
             if is_free {
@@ -297,8 +297,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
             }
             let Some(gone) = self.first_to_go() else { return room };
             if let Some(place) = self.take_out(gone).place {
-                // An item that gets the place before the caller drops `left_over` survives the
-                // drop, because the item unmarks the pages.
+                // An item that gets the place before the drop of `left_over` survives, because it
+                // unmarks the pages.
                 self.put_back(place);
                 room.left_over.push(place);
             }
@@ -313,7 +313,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Removes the key. Returns true if the caller must call `Cache::give_up`.
+    /// Returns true if the caller must call `Cache::give_up`.
     pub(super) fn begin_removal(&mut self, id: Id) -> bool {
         self.unlist(id);
         let item = self.item(id);

@@ -26,7 +26,7 @@ fn ledger() -> Arc<Ledger> {
     Arc::new(Ledger::new(marked().0))
 }
 
-/// Unlocks after a kill too, as the kernel does for a killed purger.
+/// Unlocks after a kill too, as the kernel does.
 fn purge(ledger: &Ledger, killed: Killed) {
     if !ledger.try_lock() {
         return;
@@ -173,8 +173,8 @@ fn a_pin_that_is_counted_late_keeps_nothing() {
     });
 }
 
-/// `finish_at_once` finishes a killed purger's work in one step, and so wrongly keeps a granule
-/// that was pinned after the punch.
+/// `finish_at_once` finishes a killed purger's work in one step, so it wrongly keeps a granule
+/// pinned after the punch.
 #[test]
 #[should_panic(expected = "lost: false")]
 fn a_purge_in_one_step_cannot_be_finished() {

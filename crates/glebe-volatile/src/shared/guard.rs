@@ -45,7 +45,6 @@ struct Watched {
 
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// Dropped before `watched`, which the handler uses.
     _watches: Vec<Watch>,
     watched: Box<Watched>,
     sigbus: bool,

@@ -27,14 +27,14 @@ use glebe_os::internal::sys::memory::uffd::Uffd;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Number of waits for another thread's join: about a tenth of a second.
+/// Waits for another thread's join: about a tenth of a second.
 const TURNS: u32 = 120;
 
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) holder: u32,
     pub(super) process: u32,
-    /// Time of the join in microseconds.
+    /// Join time in microseconds.
     pub(super) since: u64,
     /// Granules pinned, counted only with a quota.
     pinned: MappedWord,
@@ -97,7 +97,7 @@ impl Membership {
         (!joined.is_inherited()).then_some(joined)
     }
 
-    /// Joins in a forked child, or returns the membership of a thread that joined first.
+    /// Joins in a forked child, unless another thread joined first.
     #[cold]
     pub(super) fn join_anew(
         &self,

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Unit: bytes. The file is sparse. A process reads the header once and checks it, so no later
-//! write by another process becomes an offset or a length.
+//! write becomes an offset or a length.
 
 use crate::Error;
 use glebe_os::internal::sys::page_size;
@@ -37,7 +37,7 @@ const FENCE_PAGES: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Field {
-    /// Time of the last mark or restore in microseconds.
+    /// Microseconds of the last mark or restore.
     Clock,
     PurgedBytes,
     Purges,

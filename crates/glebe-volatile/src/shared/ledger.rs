@@ -1,8 +1,8 @@
 //! [`Ledger`] maps the state in a shared file (header, words and counts). It takes no lock.
 //!
-//! `touch` allocates a page before a write, so that a full file system causes an error and not
-//! SIGBUS. A reader of counts first asks the file for holes, because a read would fill a hole.
-//! Indices and lengths come only from the layout, because another process may corrupt words.
+//! `touch` allocates a page before a write, so a full file system causes an error, not SIGBUS. A
+//! reader of counts first asks the file for holes, because a read would fill a hole. Indices and
+//! lengths come only from the layout, because another process may corrupt words.
 //!
 //! # Safety
 //! A reference to a word points to an aligned place in the mapping, which lives as long as the
@@ -124,7 +124,7 @@ impl Ledger {
         self.field(Field::Process(holder)).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns false if the file has a hole at the holder's pin count, so the count is 0.
+    /// Returns false if the file has a hole at the holder's pin count (0).
     pub(crate) fn has_counts(&self, holder: u32, index: u64) -> Result<bool, OsError> {
         let page = self.layout.counts_at(holder, index) / self.layout.page;
         if self.is_backed(page) {
@@ -268,7 +268,7 @@ impl Ledger {
         self.file.punch(at, len)
     }
 
-    /// Clears `backed`, because other processes may have freed pages.
+    /// Other processes may have freed pages.
     pub(super) fn forget_backed(&self) {
         self.backed.iter().for_each(|bits| bits.store(0, Ordering::Relaxed));
     }

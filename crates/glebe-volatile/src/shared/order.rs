@@ -1,4 +1,4 @@
-//! [`Order`]: which granules of one priority are purged first.
+//! [`Order`] of purges.
 
 /// The order of purges within one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -6,6 +6,6 @@ pub enum Order {
     /// First marked, first purged.
     #[default]
     Fifo,
-    /// Last marked, first purged; all of these before those of [`Order::Fifo`].
+    /// Last marked, first purged; all before [`Order::Fifo`].
     Lifo,
 }

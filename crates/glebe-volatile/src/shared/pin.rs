@@ -59,8 +59,8 @@ impl<'a> Pin<'a> {
             match try_pin(ledger, holder, index) {
                 Tried::Pinned { word, is_first } => {
                     if let Some(Err(error)) = is_first.then(|| self.joined.charge(layout.quota)) {
-                        // Charges anyway, because another thread may have pinned the granule since.
-                        // A second pin is free, so the charge ends with the last pin.
+                        // Another thread may have pinned the granule since. A second pin is free,
+                        // so the charge ends with the last pin.
                         self.joined.charge_beyond(layout.quota);
                         if unpin(ledger, holder, index) {
                             self.joined.discharge(layout.quota);
@@ -80,7 +80,7 @@ impl<'a> Pin<'a> {
         }
     }
 
-    /// Allocates pinned granules, so that no touch lacks memory.
+    /// Allocates pinned granules, so no touch lacks memory.
     #[cold]
     fn populate(&self, absent: Extent) -> Result<(), Error> {
         let ledger = self.shared.ledger();

@@ -16,7 +16,7 @@ use glebe_os::internal::extents::push;
 use glebe_os::internal::sync::{after_exchange, MappedWord, Ordering};
 
 pub(crate) const PINS_MAX: u64 = u16::MAX as u64;
-/// Granules whose counts share a word.
+/// Counts in a word.
 pub(crate) const COUNTS: u64 = 4;
 const COUNT_BITS: u64 = u64::BITS as u64 / COUNTS;
 
@@ -56,7 +56,7 @@ pub(crate) fn try_pin(ledger: &Ledger, holder: u32, index: u64) -> Tried {
     Tried::Pinned { word, is_first: count_of(before, index) == 0 }
 }
 
-/// Returns true if this was the holder's last pin of the granule.
+/// Returns true if this was the holder's last pin.
 #[inline]
 pub(crate) fn unpin(ledger: &Ledger, holder: u32, index: u64) -> bool {
     let counts = ledger.counts(holder, index);
@@ -115,8 +115,8 @@ pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> 
     Ok(gone)
 }
 
-/// Dooms a claimed granule if no process pins the granule; otherwise ends the claim. Returns true
-/// if the granule's bytes may be freed.
+/// Dooms a claimed granule without pins; otherwise ends the claim. Returns true if its bytes may be
+/// freed.
 fn is_doomed(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     let at = ledger.word(index);
     let word = Word(at.load(Ordering::SeqCst));

@@ -1,4 +1,4 @@
-//! [`PurgeLock`] locks a byte of the file, so that only one purger chooses and frees granules.
+//! [`PurgeLock`] locks a byte of the file, so only one purger chooses and frees granules.
 //!
 //! A purge scans the granules' words, except holes, in O(granules). One call frees adjacent
 //! granules; if the kernel refuses, the purge restores their words. Unit: granules.
@@ -23,7 +23,7 @@ const RUN_MAX: u64 = 8 << 20;
 #[derive(Debug)]
 pub(super) struct PurgeLock(Description);
 
-/// Values sort in the order of purging.
+/// Sorts in the order of purging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Candidate {
     pub(super) priority: Priority,
@@ -129,7 +129,6 @@ impl PurgeLock {
         let Some(granules) = Extent::new(first.index, run.len() as u64) else { return Ok(0) };
         let claimed: Vec<_> = run.iter().map(|(at, seen)| claim(ledger, at.index, *seen)).collect();
         self.finish(ledger, granules).inspect_err(|_| {
-            // Restores the words that are still purging, because their bytes were not freed.
             for ((at, seen), _) in run.iter().zip(claimed).filter(|(_, claimed)| *claimed) {
                 let _ = change(ledger.word(at.index), |word| word.is_purging().then_some(*seen));
             }

@@ -1,4 +1,4 @@
-//! [`Shared`]: the mapped data of a shared file, and the calls on it.
+//! [`Shared`] and the calls on it.
 //!
 //! Ranges are bytes in whole granules; runs of lost pages are base pages. Each change of a granule
 //! is one exchange of its state, a [`Word`].

@@ -2,8 +2,8 @@
 //!
 //! [`Queue`] keeps the first candidates of one priority between sheds, because a scan reads every
 //! granule's [`Word`]. A purge checks each word again. Times are of the machine's clock; granules
-//! of [`Order::Lifo`](super::Order::Lifo) have negative times, and count as oldest. Lock: the
-//! queue's, before the purge lock.
+//! of `Order::Lifo` have negative times, and count as oldest. Lock: the queue's, before the purge
+//! lock.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ pub(super) struct Queue {
     took: Duration,
     sheddable: ByLevel<Bytes>,
     oldest: ByLevel<Option<i64>>,
-    /// Priority of the candidates in `first`. More candidates may follow after `behind`.
+    /// Priority of `first`. More candidates may follow after `behind`.
     level: Option<Priority>,
     first: VecDeque<(Candidate, Word)>,
     behind: Option<Candidate>,
@@ -196,7 +196,7 @@ impl Shed for Purger {
         self.taken.release(holder);
     }
 
-    /// Answers from the last look at the file, for up to [`REST_MAX`] after it.
+    /// Answers from the last look for up to [`REST_MAX`].
     fn sheddable(&self) -> [Bytes; Priority::COUNT] {
         let (queue, begin) = (&mut *lock(&self.queue), Instant::now());
         let rest = (queue.took * REST).min(REST_MAX);
@@ -205,7 +205,7 @@ impl Shed for Purger {
         }
         queue.forget();
         let look = self.look().unwrap_or_default();
-        // The file's memory limits the sum, because marked granules may have absent pages.
+        // Marked granules may have absent pages.
         let mut there = self.ledger().file().allocated().unwrap_or(Bytes::ZERO);
         queue.sheddable = look.marked_bytes.map(|marked| {
             let marked = marked.min(there);

@@ -330,8 +330,8 @@ fn numbers_say_how_the_file_stands() {
     assert!(stats.to_string().contains("marked"));
 }
 
-/// Without the fence, a page before the data, SEEK_DATA would search on through allocated but
-/// untouched granules, which the kernel takes for holes.
+/// Without the fence, SEEK_DATA would search on through allocated but untouched granules, which the
+/// kernel takes for holes.
 #[test]
 fn a_search_for_state_ends_before_the_data() {
     let shared = Shared::options().holders(1).create(at(GRANULES)).unwrap();

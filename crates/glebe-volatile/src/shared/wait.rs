@@ -37,8 +37,8 @@ pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result
     Ok(())
 }
 
-/// Waits for the end of a purge of the granule, then changes the word. Returns the old word, even
-/// if `with` refused.
+/// Waits for the end of the granule's purge, then changes the word. Returns the old word, even if
+/// `with` refused.
 pub(super) fn change_idle(
     ledger: &Ledger,
     index: u64,

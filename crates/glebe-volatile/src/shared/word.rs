@@ -62,7 +62,7 @@ impl Key {
         self.0
     }
 
-    /// Returns the mark's time in microseconds; negative for last in, first out.
+    /// Negative for last in, first out.
     pub(crate) fn micros(self) -> i64 {
         self.0 as i64 - CENTRE as i64
     }
@@ -72,7 +72,7 @@ pub(super) fn micros_of(key: u64) -> i64 {
     Key(key).micros()
 }
 
-/// Returns the next mark's time in microseconds, and stores it in the file's clock.
+/// Returns the next mark's time in microseconds, and stores it in `clock`.
 pub(crate) fn tick(clock: &MappedWord, now: u64) -> u64 {
     let next = |last: u64| now.max(last.saturating_add(1)).min(CENTRE - 1);
     let done = clock.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
@@ -144,7 +144,7 @@ impl Word {
         Self(self.0 | PRESENT)
     }
 
-    /// Ends the loss. A marked word gets `time`.
+    /// A marked word gets `time`.
     pub(crate) fn restored(self, time: u64) -> Self {
         let renewed = self.with_key(Key::new(self.key().order(), time), self.priority());
         Self(if self.is_marked() { renewed.0 } else { self.0 } & !LOST)

@@ -1,4 +1,4 @@
-//! [`Tag`] marks long runs without tags, so that it touches none of their pages.
+//! [`Tag`] marks long runs without tags, so it touches none of their pages.
 //!
 //! `MADV_FREE` clears the accessed and dirty bits. In a virtual machine, setting the bits at the
 //! next touch takes longer than the rest of an unmark. So an unmark looks for losses in the page
@@ -89,8 +89,8 @@ impl Tag {
         })
     }
 
-    /// Returns a page without a tag that is or may be lost. `None` means that bytes read before
-    /// this call are right.
+    /// Returns a page without a tag that is or may be lost. `None`: bytes read before this call are
+    /// right.
     pub(super) fn lost_untagged(&self, pages: Extent) -> Result<Option<u64>, OsError> {
         for run in self.untagged.runs_in(pages) {
             let Some(runs) = self.residences(run)? else { return Ok(Some(run.start())) };

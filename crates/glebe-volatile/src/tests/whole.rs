@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Makes a region of two huge pages, and returns how many base pages each has.
+/// Returns two huge pages, and the base pages of each.
 fn make() -> Option<(Region, u64)> {
     let region = match Region::options().engine(Engine::Tag).huge(true).build(bytes(1)) {
         Ok(one) => Region::options().engine(Engine::Tag).huge(true).build(one.len() + one.len()),
@@ -42,7 +42,7 @@ fn mark(region: &Region) {
     region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
 }
 
-/// Marks huge pages. Retries, because the kernel joins pages only if nobody else uses them.
+/// Retries, because the kernel joins pages only if nobody else uses them.
 fn mark_in_huge(region: &Region) -> bool {
     for _ in 0..20 {
         write_all(region);

@@ -79,7 +79,7 @@ impl Blocks {
         Ok(ordinal)
     }
 
-    /// Removes a block. Returns `ordinal` if the last block moved there, else `None`.
+    /// Returns `ordinal` if the last block moved there.
     pub(crate) fn remove(&mut self, account: &Account, ordinal: u32) -> Option<u32> {
         let last = self.len - 1;
         let (left, to) = (self.start(last), self.start(ordinal));
@@ -87,7 +87,7 @@ impl Blocks {
         self.words.truncate(left);
         self.len = last;
         let room = left + left / AHEAD_PARTS + AHEAD_WORDS;
-        // Keeps some room, so that adding and removing one zspage repeatedly does not allocate.
+        // Keeps some room, so adding and removing one zspage repeatedly does not allocate.
         if self.room > room + room / AHEAD_PARTS + AHEAD_WORDS {
             self.words.shrink_to(room);
             account.release(bytes_of(self.room - room));
@@ -122,7 +122,6 @@ impl Blocks {
         self.at(ordinal)[PAGE]
     }
 
-    /// Returns the number of used slots, including those in limbo.
     #[inline]
     pub(crate) fn used(&self, ordinal: u32) -> u32 {
         self.at(ordinal)[COUNTS] >> 16
@@ -179,7 +178,7 @@ impl Blocks {
         self.at_mut(ordinal)[BACK + slot as usize] = LIMBO;
     }
 
-    /// Returns the index of the entry whose object is in the slot or being written to it.
+    /// The object may not be written yet.
     #[inline]
     pub(crate) fn back(&self, ordinal: u32, slot: u32) -> Option<u32> {
         let back = self.at(ordinal)[BACK + slot as usize];

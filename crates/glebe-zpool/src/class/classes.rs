@@ -13,7 +13,6 @@ use crate::class::{Class, ClassState, Shape};
 use crate::shared::CLASSES_MAX;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
-/// Log2 of the number of parts in `by_length`.
 const PARTS_SHIFT: u32 = if cfg!(loom) { 1 } else { 9 };
 
 #[derive(Debug)]

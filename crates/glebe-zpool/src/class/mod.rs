@@ -106,7 +106,7 @@ pub(crate) struct ClassState {
     slack: u32,
     told: u32,
     limbo: Vec<Place>,
-    /// Number and first old page of each sealed zspage. The old pages are freed at the last unpin.
+    /// Number and first old page of each sealed zspage that readers pin.
     leaving: Vec<(u32, u32)>,
     /// Counts of objects, by the slot's unused bytes in units of `1 << part_shift`.
     pub(crate) below: Vec<u32>,
@@ -202,8 +202,8 @@ impl ClassState {
         Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
     }
 
-    /// The pool's count `freeable` rises at once but falls half a zspage late, so that inserting
-    /// and removing one object repeatedly does not change the count.
+    /// The pool's `freeable` rises at once but falls half a zspage late, so repeated inserts and
+    /// removes of one object do not change it.
     #[inline]
     fn set_slack(&mut self, memory: &Memory, slack: u32) {
         let objects = self.shape.objects;

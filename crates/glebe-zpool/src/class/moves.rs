@@ -65,8 +65,8 @@ impl ClassState {
         stop
     }
 
-    /// Returns the zspage to empty, with a high number, and the zspage to fill, with a low number.
-    /// Freed high numbers shorten the table of zspages.
+    /// Returns the zspage to empty, with a high number, and the zspage to fill. Freed high numbers
+    /// shorten the table of zspages.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
         let number = |ordinal: &u32| self.blocks.number(*ordinal);
         let to = self.some_of(self.groups.fullest()?).min_by_key(number)?;
@@ -86,8 +86,6 @@ impl ClassState {
         std::iter::successors(Some(head), next).take(CANDIDATES)
     }
 
-    /// Moves objects from `from` to `to` while `to` has room and the budget lasts. Returns true
-    /// after a move.
     fn pour(&mut self, memory: &Memory, from: u32, to: u32, work: &mut Work) -> bool {
         let before = work.moved;
         let (zspage, target) = (self.blocks.number(from), self.blocks.number(to));
@@ -108,7 +106,7 @@ impl ClassState {
         work.moved > before
     }
 
-    /// Moves the objects of a zspage to a new zspage, which has the lowest free number.
+    /// Moves the objects of a zspage to a new zspage with the lowest free number.
     pub(crate) fn lower(&mut self, memory: &Memory, zspage: u32) -> bool {
         if !self.has(memory, zspage) || memory.pins.is_pinned(zspage) {
             return false;
@@ -155,8 +153,8 @@ impl ClassState {
         went
     }
 
-    /// Moves the object at `place` to the class `other`, unless the object does not fit or its
-    /// zspage is sealed. The caller holds both locks.
+    /// Does nothing if the object does not fit or its zspage is sealed. The caller holds both
+    /// locks.
     pub(crate) fn move_to(
         &mut self,
         memory: &Memory,

@@ -9,7 +9,7 @@
 //! `begin` takes a zspage without a writer out of its list, so the zspage gives out no slot. A pin
 //! until `finish` or `abort` keeps slots of removed objects used, so the zspage does not end.
 //! `finish` first sets the flag *sealed*, so new readers use the copy. The own pages are freed when
-//! no earlier reader pins the zspage. Free slots of a sealed zspage do not count in `slack`.
+//! no earlier reader pins the zspage.
 //!
 //! An ended zspage keeps its number until the holder has dropped the copy.
 
@@ -79,7 +79,6 @@ impl ClassState {
         self.set_slack(memory, self.slack + self.shape.objects - used);
     }
 
-    /// Frees the own pages of sealed zspages without readers.
     pub(super) fn settle_leaving(&mut self, memory: &Memory) -> bool {
         let before = self.leaving.len();
         let pages = self.shape.pages;

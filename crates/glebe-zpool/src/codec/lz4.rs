@@ -6,7 +6,6 @@
 
 use super::with_buffer;
 
-/// Bytes of the longest object that [`encode`] copies.
 const COPIED_MAX: usize = 64 << 10;
 
 /// A thread destroys `HAS_STATE` before the older state of `lzzzz`. Then [`encode`] returns `None`

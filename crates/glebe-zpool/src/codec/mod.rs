@@ -190,8 +190,7 @@ impl Coder {
         matches!(self.engine, Engine::None)
     }
 
-    /// Calls `store` with `object` as a repeated value, compressed, or as given. `pays` returns
-    /// true if compressed bytes of that length fit a smaller class.
+    /// `pays` returns true if compressed bytes of that length fit a smaller class.
     pub(crate) fn stored<R>(
         &self,
         object: &[u8],

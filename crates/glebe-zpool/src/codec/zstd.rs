@@ -37,7 +37,7 @@ pub(super) fn bound(len: usize) -> usize {
 }
 
 impl Contexts {
-    /// Makes a compression and a decompression context, so that a single thread never lacks either.
+    /// Makes one context of each kind, so that a single thread never lacks either.
     pub(super) fn new(how: Zstd, page: usize) -> Result<Self, CodecError> {
         let (given, min, max) = (how.level, zstd_safe::min_c_level(), zstd_safe::max_c_level());
         if !(min..=max).contains(&given) {

@@ -44,7 +44,7 @@ impl Handle {
     }
 
     /// Returns the handle of a number from [`Handle::to_raw`], or `None` for zero. A number from
-    /// elsewhere may name no object or a wrong object.
+    /// elsewhere may name no object or a wrong one.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {

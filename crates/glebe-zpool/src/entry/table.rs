@@ -108,13 +108,13 @@ impl Entries {
         (word >> (index % EPOCHS * EPOCH_BITS)) as u32 & EPOCH_LAST
     }
 
-    /// Returns the use number (epoch and generation) of a live entry, or the next of a free entry.
+    /// Returns the use number of a live entry, or the next of a free entry.
     #[inline]
     pub(crate) fn named(&self, index: u32, entry: Entry) -> u32 {
         self.epoch(index) << GENERATION_BITS | entry.generation()
     }
 
-    /// Stores the entry of a new object. A reader of the entry sees the caller's earlier writes.
+    /// A reader of the entry sees the caller's earlier writes.
     #[inline]
     pub(crate) fn publish(&self, index: u32, entry: Entry) {
         self.tables.words[index as usize].store(entry.raw(), Ordering::Release);
@@ -129,8 +129,7 @@ impl Entries {
             && word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Replaces the word `from` if the entry's epoch is the epoch in `named`. Serves objects
-    /// without a slot, whose entries no lock of a class guards.
+    /// Serves objects without a slot, whose entries no class's lock guards.
     pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
         // Epochs begin only under this lock, so the check stays true.
         let _state = lock(&self.state);

@@ -37,7 +37,6 @@ impl Account {
         })
     }
 
-    /// Charges bytes that already exist, even above the limit.
     pub(crate) fn charge_past(&self, bytes: u64) {
         let sum = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most.fetch_max(sum, Ordering::Relaxed);

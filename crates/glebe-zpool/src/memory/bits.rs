@@ -66,7 +66,6 @@ impl Bits {
         }
     }
 
-    /// Removes the lowest run of `count` numbers.
     pub(crate) fn take(&mut self, count: u32) -> Option<u32> {
         let hint = count as usize - 1;
         let mut at = self.hints[hint] as usize;

@@ -29,7 +29,7 @@ pub(crate) struct Pages {
     end: u32,
     keep: u64,
     supply: Mutex<Supply>,
-    /// Pages in use. Stored under the lock, loaded without it.
+    /// Stored under the lock, loaded without it.
     used: AtomicU64,
     kept: AtomicU64,
 }

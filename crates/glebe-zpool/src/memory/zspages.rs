@@ -15,8 +15,8 @@
 //! count of zspages ever made, taken when this zspage was made or when eviction last found it read.
 //!
 //! Except for the mark of a read, both words change under the class's lock. Without the lock, a
-//! thread trusts the words only if it pinned the zspage and then found an entry that names the
-//! zspage. Lock: `numbers`, taken under a class's lock.
+//! thread trusts the words only if it pinned the zspage and then found an entry that names it.
+//! Lock: `numbers`, taken under a class's lock.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::bits::{resize_close, Bits};
@@ -32,8 +32,7 @@ const EXISTS: u64 = 1 << 45;
 const SEALED: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
 
-/// The table is sparse if the free numbers exceed an eighth of the used numbers plus a quarter of a
-/// page's numbers.
+/// Limits of free numbers, above which the table is sparse.
 const USED_PER_FREE: u32 = 8;
 const PAGE_PER_FREE: u32 = 4;
 
@@ -166,12 +165,11 @@ impl Zspages {
         About { class, page: word as u32, exists, is_referenced, is_sealed }
     }
 
-    /// Marks a zspage as sealed. The caller loads the pins afterwards.
+    /// The caller loads the pins afterwards.
     pub(crate) fn set_sealed(&self, number: u32) {
         self.table[number as usize * WORDS].fetch_or(SEALED, Ordering::SeqCst);
     }
 
-    /// Ends a sealed zspage but keeps its number.
     pub(crate) fn end(&self, number: u32) {
         self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
     }
@@ -181,7 +179,6 @@ impl Zspages {
         self.table[number as usize * WORDS].fetch_or(REFERENCED, Ordering::Relaxed);
     }
 
-    /// Clears the mark of a read, and makes the zspage as young as a new one.
     pub(crate) fn forget(&self, number: u32, made: u32) {
         let at = number as usize * WORDS;
         self.table[at].fetch_and(!REFERENCED, Ordering::Relaxed);

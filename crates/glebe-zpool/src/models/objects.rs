@@ -250,7 +250,7 @@ fn a_filled_object_is_removed_once() {
     });
 }
 
-/// The entry's word is equal in both uses; only the epoch (count of generation wraps) differs.
+/// The entry's word is equal in both uses; only the epoch differs.
 #[test]
 fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
     let insert_filled =

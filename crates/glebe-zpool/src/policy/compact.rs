@@ -16,14 +16,12 @@ const PAGES_PER_FREEABLE: u64 = 2000;
 const GATHERED: u64 = 32;
 const LOWERED_MAX: usize = 3;
 /// [`compact`] renumbers at most one zspage per this many freed pages, and `LOWERED_MIN` more.
-/// Lower numbers shorten the table of zspages.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
 /// Freeable pages that automatic compaction always tolerates, because an empty zspage may stay for
 /// the next object.
 const FREEABLE_MIN: u64 = 10;
-/// A remove frees slots without readers when the number of slots that wait for readers is a
-/// multiple of this.
+/// A remove tries to free waiting slots when their number is a multiple of this.
 const WAITING: u64 = 64;
 
 /// Holds the result of a compaction.

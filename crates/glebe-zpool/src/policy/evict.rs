@@ -93,8 +93,7 @@ impl Evictor {
         Ok(())
     }
 
-    /// Charges the codec's state, and makes room while the pool exceeds its limit. The caller holds
-    /// no pin.
+    /// The caller holds no pin.
     #[cold]
     pub(crate) fn charge_codec(&self, objects: &Objects, coder: &Coder) {
         let account = &objects.memory.account;

@@ -140,7 +140,7 @@ fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
     histogram
 }
 
-/// Changes the classes. No other thread may change them meanwhile.
+/// No other thread may change the classes meanwhile.
 pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) -> Result<(), Error> {
     let (page, own) = (table.rules().page, machine_page.bytes().get());
     RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;

@@ -37,14 +37,12 @@ pub fn evictable(pool: &ObjectPool) -> Bytes {
     }
 }
 
-/// Tries to shed `most` bytes of the waste.
 pub fn shed_waste(pool: &ObjectPool, most: Bytes) -> Bytes {
     shed(pool, most, |missing| {
         compact(&pool.objects, Budget::Pages(missing)).is_ok_and(|done| done.freed > Pages::ZERO)
     })
 }
 
-/// Tries to shed `most` bytes by evicting the oldest objects.
 pub fn shed_objects(pool: &ObjectPool, most: Bytes) -> Bytes {
     shed(pool, most, |_| pool.evictor.evict_oldest(&pool.objects))
 }

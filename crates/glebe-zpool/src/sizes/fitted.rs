@@ -175,8 +175,7 @@ impl Goal<'_> {
 }
 
 impl Table {
-    /// Returns the classes that should hold `histogram` in the least memory. Each byte that a
-    /// change of class moves counts as `move_cost` held bytes.
+    /// Each byte that a change of class moves counts as `move_cost` held bytes.
     pub(crate) fn fitted(&self, histogram: &Histogram, move_cost: f64) -> Self {
         let goal = Goal { histogram, present: self.classes(), move_cost };
         Self::of_classes(&histogram.rules, goal.classes())

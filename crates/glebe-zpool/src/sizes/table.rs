@@ -93,7 +93,6 @@ impl Rules {
         Bytes::new(size).min(self.page.bytes())
     }
 
-    /// Returns the index of the smallest size that holds `len` bytes.
     pub(super) fn grid_index(&self, len: usize) -> Option<usize> {
         if len == 0 || len as u64 > self.page.bytes().get() {
             return None;
@@ -157,7 +156,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Makes a class for each size on the grid. [`Rules::merge`] merges classes with equal zspages.
+    /// Makes a class for each size on the grid; see [`Rules::merge`].
     ///
     /// # Errors
     /// [`RulesError`]: a value is out of range.

@@ -1,11 +1,11 @@
 //! [`ClosedBlock`] is a block of whole bricks that other processes may map.
 //!
-//! A *brick* is a hugetlb page with a file of its own
-//! ([`contig::Options::bricks`](crate::contig::Options::bricks)). The reserve unmaps a closed block,
-//! so that a late reader finds zeros even if a holder cuts or punches a brick. A brick that was
-//! given away is never used again: the drop cuts it, which ends the access of all holders, and
-//! fills a new one. If the new brick has another frame, its pages leave the reserve, and
-//! [`Reserve::grow`] can replace them.
+//! A *brick* is a hugetlb page with its own file ([`Options::bricks`]). The reserve unmaps a closed
+//! block, so a late reader finds zeros even if a holder cuts a brick. The drop cuts bricks that
+//! were given away, which ends all holders' access, and fills new ones. Pages whose frame does not
+//! come back leave the reserve; [`Reserve::grow`] can replace them.
+//!
+//! [`Options::bricks`]: crate::contig::Options::bricks
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -32,86 +32,81 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct ClosedBlock {
     inner: Shared<ReserveCore>,
-    places: Vec<Place>,
+    places: Vec<BrickPlace>,
     /// One brick a place, or one for all.
     bricks: Vec<Brick>,
     is_given: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BrickPlace {
     pub(super) pages: Extent,
     pub(super) frame: Option<Pfn>,
 }
 
-impl Reserve {
-    /// Takes a block of whole bricks, zeroed, as [`Reserve::alloc`] does. Rounds pages and alignment
-    /// up to bricks.
+impl ClosedBlock {
+    /// Takes whole bricks, zeroed, as [`Reserve::alloc`] does. Rounds pages and alignment up to
+    /// bricks.
     ///
     /// # Errors
     /// As [`Reserve::alloc`]; [`ReserveError::NoBricks`] if the memory is not of bricks.
-    pub fn close(&self, request: impl Into<Request>) -> Result<ClosedBlock, ReserveError> {
-        let inner = self.inner.get()?;
-        let (memory, each) = inner.bricks()?;
-        let (begin, each) = (inner.busy.clock.now(), each.bytes().pages_down(page_size()).get());
-        let extent = inner.grant_timed(request.into().in_bricks(each), begin)?;
-        closed(&self.inner, memory, extent, each)
+    pub fn of(reserve: &Reserve, request: impl Into<Request>) -> Result<Self, ReserveError> {
+        let inner = reserve.inner.get()?;
+        let (_, each) = inner.bricks()?;
+        let begin = inner.busy.clock.now();
+        let extent = inner.grant_timed(request.into().in_bricks(pages_in(each)), begin)?;
+        Self::taken(&reserve.inner, extent)
     }
 
-    /// Sets whole bricks aside for [`Promise::close`], as [`Reserve::promise`] does.
+    /// Sets whole bricks aside for [`ClosedBlock::of_promise`], as [`Reserve::promise`] does.
     ///
     /// # Errors
     /// As [`Reserve::promise`]; [`ReserveError::NoBricks`].
-    pub fn promise_bricks(&self, request: impl Into<Request>) -> Result<Promise, ReserveError> {
-        let each = self.brick()?.get();
-        self.promise(request.into().in_bricks(each))
+    pub fn promise(
+        reserve: &Reserve,
+        request: impl Into<Request>,
+    ) -> Result<Promise, ReserveError> {
+        let each = Self::brick(reserve)?.get();
+        reserve.promise(request.into().in_bricks(each))
+    }
+
+    /// Takes the bricks of [`ClosedBlock::promise`].
+    ///
+    /// # Errors
+    /// As [`Promise::take`]; [`ReserveError::NoBricks`].
+    pub fn of_promise(mut promise: Promise) -> Result<Self, ReserveError> {
+        let inner = promise.inner.clone();
+        let each = pages_in(inner.get()?.bricks()?.1);
+        let is_whole = |extent: &Extent| extent.start() % each + extent.len() % each == 0;
+        let extent = promise.extent.filter(is_whole).ok_or(ReserveError::NoBricks)?;
+        inner.get()?.recall(extent, true, true)?;
+        promise.extent = None;
+        Self::taken(&inner, extent)
     }
 
     /// Returns the pages of a brick.
     ///
     /// # Errors
     /// [`ReserveError::NoBricks`], [`ReserveError::Forked`].
-    pub fn brick(&self) -> Result<Pages, ReserveError> {
-        Ok(self.inner.get()?.bricks()?.1.bytes().pages_down(page_size()))
+    pub fn brick(reserve: &Reserve) -> Result<Pages, ReserveError> {
+        Ok(Pages::new(pages_in(reserve.inner.get()?.bricks()?.1)))
     }
-}
 
-impl Promise {
-    /// Takes the bricks of [`Reserve::promise_bricks`].
-    ///
-    /// # Errors
-    /// As [`Promise::take`]; [`ReserveError::NoBricks`].
-    pub fn close(mut self) -> Result<ClosedBlock, ReserveError> {
-        let inner = self.inner.get()?;
-        let (memory, each) = inner.bricks()?;
-        let each = each.bytes().pages_down(page_size()).get();
-        let extent = self.extent.filter(|extent| extent.start() % each + extent.len() % each == 0);
-        let extent = extent.ok_or(ReserveError::NoBricks)?;
-        inner.recall(extent, true, true)?;
-        self.extent = None;
-        closed(&self.inner, memory, extent, each)
-    }
-}
-
-fn closed(
-    inner: &Shared<ReserveCore>,
-    memory: &Memory,
-    extent: Extent,
-    each: u64,
-) -> Result<ClosedBlock, ReserveError> {
-    match memory.take_out(extent, each) {
-        Ok(all) => {
-            let (places, bricks) = all.into_iter().unzip();
-            Ok(ClosedBlock { inner: inner.clone(), places, bricks, is_given: false })
-        }
-        Err(why) => {
-            inner.get()?.give_back(extent);
-            Err(why.into())
+    fn taken(inner: &Shared<ReserveCore>, extent: Extent) -> Result<Self, ReserveError> {
+        let core = inner.get()?;
+        let (memory, each) = core.bricks()?;
+        match memory.take_out(extent, pages_in(each)) {
+            Ok(all) => {
+                let (places, bricks) = all.into_iter().unzip();
+                Ok(Self { inner: inner.clone(), places, bricks, is_given: false })
+            }
+            Err(why) => {
+                core.give_back(extent);
+                Err(why.into())
+            }
         }
     }
-}
 
-impl ClosedBlock {
     /// Returns the number of pages.
     #[must_use]
     pub fn pages(&self) -> Pages {
@@ -216,6 +211,10 @@ impl ClosedBlock {
         };
         inner.get().map_or(Pages::ZERO, |inner| inner.reopen(&mut blocks))
     }
+}
+
+fn pages_in(brick: PageSize) -> u64 {
+    brick.bytes().pages_down(page_size()).get()
 }
 
 impl Drop for ClosedBlock {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::closed::Place;
+use super::closed::BrickPlace;
 use super::error::ReserveError;
 use super::positions::resize::filled;
 use super::Footing;
@@ -233,14 +233,18 @@ impl Memory {
     }
 
     /// Takes the bricks of `gone` out, with their places. The addresses stay readable.
-    pub(super) fn take_out(&self, gone: Extent, each: u64) -> Result<Vec<(Place, Brick)>, OsError> {
+    pub(super) fn take_out(
+        &self,
+        gone: Extent,
+        each: u64,
+    ) -> Result<Vec<(BrickPlace, Brick)>, OsError> {
         self.window.vacate(bytes(gone.start()), bytes(gone.len()))?;
         let parts = lock(&self.parts);
         let starts = (gone.start()..gone.end()).step_by(each as usize);
         let of = |start| {
             let pages = Extent::new(start, each)?;
             let part = parts.iter().find(|part| part.has(pages))?;
-            let place = Place { pages, frame: part.frame(start) };
+            let place = BrickPlace { pages, frame: part.frame(start) };
             Some((place, part.take_bricks(pages).pop()?))
         };
         Ok(starts.filter_map(of).collect())

@@ -14,7 +14,7 @@
 mod access;
 mod at_hand;
 mod block;
-mod closed;
+pub(crate) mod closed;
 mod error;
 mod footing;
 mod index;
@@ -63,7 +63,6 @@ use stock::Stock;
 
 pub use self::stats::Stats;
 pub use block::{Block, Contiguity, Promise};
-pub use closed::ClosedBlock;
 pub use error::ReserveError;
 pub use footing::Footing;
 

@@ -169,7 +169,7 @@ impl Copies {
         self.coded(key, object, |bytes, block| self.put_in_pool(bytes, block))
     }
 
-    /// Calls `then` with a block and its description, whose place is unset.
+    /// The place in the description is unset.
     pub(super) fn coded<R>(
         &self,
         key: Key,

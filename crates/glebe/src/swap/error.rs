@@ -149,8 +149,7 @@ pub enum SwapError {
         /// Damage.
         what: &'static str,
     },
-    /// The put-back limit (bytes that may stay unwritten) is below the stored bytes, and the area
-    /// has no file.
+    /// The put-back limit is below the stored bytes, and the area has no file.
     #[error("a put-back of {put_back} where {stored} are stored, and no file to write them to")]
     PutBackBelowStored {
         /// Bytes stored.

@@ -13,7 +13,6 @@ impl Key {
         self.object().to_le_bytes()
     }
 
-    /// Returns generation and index as one number.
     pub(super) fn object(self) -> u64 {
         u64::from(self.generation) << u32::BITS | u64::from(self.index)
     }

@@ -83,7 +83,7 @@ impl StoreMemory {
         unsafe { self.reserved.give_back(at, len) }
     }
 
-    /// Frees the pages of objects in order, and returns the number freed before a failure.
+    /// Returns the number freed before a failure.
     ///
     /// # Safety
     /// As [`StoreMemory::alone`], for each object.

@@ -175,8 +175,7 @@ impl Store {
         Ok(unsafe { PinMut::new(self, slot, key) })
     }
 
-    /// Loads the object, or waits and retries the refused `step`. Returns the word before `step`;
-    /// `None` after a load.
+    /// Returns the word before `step`; `None` after a load.
     #[cold]
     fn bring_for(
         &self,

@@ -130,7 +130,7 @@ impl Word {
         }
     }
 
-    /// Returns the number of guards' pins, without the busy thread's.
+    /// Excludes the busy thread's pin.
     #[inline]
     pub(crate) fn guards(self) -> u64 {
         (self.0 & PINS) - u64::from(self.is(BUSY)) + u64::from(self.is(ALONE))

@@ -2,6 +2,7 @@
 
 mod config;
 mod crowd;
+mod leases;
 mod recall;
 mod service;
 

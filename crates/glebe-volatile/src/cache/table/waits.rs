@@ -29,8 +29,7 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Compares flights, not ids: after an item's flight has woken its waiters, another item may
-    /// get the id.
+    /// Compares flights: another item may get the id after the flight woke its waiters.
     fn is_on(&self, wait: &Wait<V>) -> bool {
         let flight = self.items[wait.id].as_ref().and_then(|item| item.flight.as_ref());
         flight.is_some_and(|flight| Arc::ptr_eq(flight, &wait.flight))

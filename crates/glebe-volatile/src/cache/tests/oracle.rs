@@ -1,4 +1,4 @@
-//! Runs random programs on a cache and an oracle, a map from keys to the last built values.
+//! Compares a cache with an oracle, a map from keys to the last built values.
 
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@
 //! then looks at the set. All steps are sequentially consistent, so at least one lookup sees the
 //! other claim. A claim yields to a slot with its hash that is being built, and to a lower claim.
 //! The lower claim waits, up to its patience, for the upper claim to end, because the upper lookup
-//! may not have seen the lower claim.
+//! may not have seen it.
 
 use std::time::Instant;
 
@@ -105,9 +105,8 @@ impl Claim<'_> {
         let len = HEAD + body.len() as u64;
         let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
         let pin = cache.shared.pin(range.clone())?;
-        // The unmark clears the earlier entry's loss and mark. The mark precedes the write, so that
-        // a purge can take the entry if this process is killed. After a failed mark, a hit marks
-        // again.
+        // Clears the earlier entry's loss and mark. The mark precedes the write, so a purge can
+        // take the entry if this process is killed. After a failed mark, a hit marks again.
         drop(cache.shared.unmark(range.clone())?);
         let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
         fence(Ordering::SeqCst);

@@ -250,7 +250,7 @@ impl SharedCache {
             }
             if found == Found::Nothing {
                 if let Some(claim) = self.claim(hash)? {
-                    // Another thread or process may have built the value since the search.
+                    // Another thread or process may have built the value since.
                     let is_there = self.find(key, hash, value)? == Found::Hit;
                     return Ok(if is_there { Sought::Hit } else { Sought::Missing(Some(claim)) });
                 }
@@ -282,7 +282,7 @@ impl SharedCache {
                 SlotPhase::Kept(len) if self.copy_out(slot, state, len.into(), key, value)? => {
                     return Ok(Found::Hit);
                 }
-                // Counts a loss unless the entry was overwritten during the copy.
+                // The entry may have been overwritten during the copy.
                 SlotPhase::Kept(_) => {
                     self.counts.add(Counter::Lost, u64::from(self.state(slot) == state));
                 }
@@ -304,7 +304,7 @@ impl SharedCache {
         let Some(value_len) = value_len else { return Ok(false) };
         let body_len = (len - HEAD) as usize;
         let has_room = value.try_reserve(body_len.saturating_sub(value.len())).is_ok();
-        // Checks for a loss first, because a pin would give lost granules new memory.
+        // A pin would give lost granules new memory.
         if !has_room || self.is_lost(slot, len) {
             return Ok(false);
         }
@@ -323,7 +323,7 @@ impl SharedCache {
             && value.ends_with(key);
         value.truncate(value_len as usize);
         if is_whole && !self.mark_of(slot).is_marked() {
-            // Marks again, because the mark may have failed, or ended while nobody used the file.
+            // The mark may have failed, or ended while nobody used the file.
             let _ = self.shared.mark(range, self.priority, Order::Fifo);
         }
         Ok(is_whole)
@@ -339,7 +339,7 @@ impl SharedCache {
         Ok(Writer::new(holder, since) == writer && ledger.is_alive(holder)?)
     }
 
-    /// Returns a hash that is not 0, because 0 is the hash of slots never used.
+    /// Is never 0, the hash of slots never used.
     fn hash(&self, key: &[u8]) -> u64 {
         hash(self.seed, key).max(1)
     }

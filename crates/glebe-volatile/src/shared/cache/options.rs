@@ -67,8 +67,7 @@ impl SharedCacheOptions {
             let what = "an entry is no whole granules, of 4 GiB or more, or a set of 8 has no room";
             return Err(Error::BadOption { what, value: entry, limit });
         }
-        // Pins the header to allocate it: without memory, a pin returns an error and a touch
-        // cannot.
+        // Allocates the header: without memory, a pin returns an error and a touch cannot.
         drop(shared.pin(Bytes::ZERO..granule)?);
         let granules = Extent::new(0, len.get() / granule.get()).ok_or(Error::Empty)?;
         shared.ledger().touch_words(granules)?;

@@ -11,7 +11,6 @@ fn cache(patience: Duration) -> SharedCache {
     SharedCache::over(Arc::new(shared), options).unwrap()
 }
 
-/// Returns a live writer, and a dead one with the same holder number.
 fn writers(cache: &SharedCache) -> [Writer; 2] {
     let joined = cache.shared.joined().unwrap();
     [0, 1].map(|gone| Writer::new(joined.holder, joined.since + gone))
@@ -40,7 +39,7 @@ fn of_two_that_claim_one_hash_one_builds() {
         (0, SlotPhase::Claimed(dead), true),
         (7, SlotPhase::Building(lives), false),
         (7, SlotPhase::Building(dead), true),
-        // The new claim, in slot 0, waits for the claim of `lives` until the patience ends.
+        // The new claim waits until the patience ends.
         (7, SlotPhase::Claimed(lives), false),
     ] {
         assert_eq!(is_claimed_beside(&cache, slot, phase), is_claimed, "{slot} {phase:?}");

@@ -1,4 +1,4 @@
-//! Makes random calls on two `Shared` of one file, and compares the results with an oracle.
+//! Compares random calls on two `Shared` of one file with an oracle.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Granule {
-    /// Priority, order and place. Within a priority, the least place is purged first.
+    /// Within a priority, the least place is purged first.
     mark: Option<(u8, Order, i64)>,
     is_present: bool,
     is_lost: bool,

@@ -25,12 +25,11 @@ pub(super) struct Page {
     pub(super) segments: u16,
     pub(super) retired: u16,
     pub(super) is_present: bool,
-    /// Use number (epoch and generation) of all entries after the page is populated again.
+    /// Use number of all entries after the page is populated again.
     pub(super) base: u32,
 }
 
 impl Entries {
-    /// Makes a segment with free entries current, if `had` is still the current segment.
     #[cold]
     pub(super) fn refill(&self, account: &Account, had: u64) -> Result<(), NoRoom> {
         let mut state = lock(&self.state);
@@ -84,7 +83,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Sets the use number of every entry of a newly populated page to `base`.
+    /// `page` is newly populated.
     fn rebase(&self, page: u32, base: u32) {
         let (per_page, word) = (self.words_per_page() as usize, Entry::free(base).raw());
         let first = page as usize * per_page;
@@ -180,7 +179,7 @@ impl Entries {
         }
         let page = self.page_of(segment);
         let free = &self.tables.free[segment as usize];
-        // Even a failed exchange writes, which would populate a page that was given back.
+        // Loads first: see [`Entries::exchange`].
         let all_free = free.load(Ordering::Relaxed) == ALL;
         if !all_free || free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {

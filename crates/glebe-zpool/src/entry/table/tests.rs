@@ -155,7 +155,6 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     (0..3 * shared).for_each(|_| both.add());
     let count = |both: &Both| lock(&both.entries.state).free_pages.len();
     assert_eq!(count(&both), 3);
-    // Removes all entries of the first third. Keeps four entries of the second third.
     let stays = |at: &u32| at % (shared / 4) == 3;
     (0..shared).for_each(|index| both.remove(index));
     (shared..2 * shared).filter(|at| !stays(at)).for_each(|at| both.remove(at));
@@ -171,7 +170,6 @@ fn words_of_free_entries_leave_with_the_pages_that_share_them() {
     both.check();
 }
 
-/// Begins a second epoch of an entry of the second page, and then gives the page back.
 fn in_a_later_epoch() -> Both {
     let per_page = words_per_page(page_size());
     let (mut both, at) = (Both::new(EPOCH_LAST), per_page + 7);

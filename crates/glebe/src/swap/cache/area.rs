@@ -235,7 +235,6 @@ impl Area {
     /// As [`Area::load`]. The page then stays.
     pub fn take(&self, offset: u64, out: &mut [u8]) -> Result<bool, SwapError> {
         while let Some(entry) = self.find(offset, out)? {
-            // Tries again if another call moved or replaced the page meanwhile.
             if let Some(old) = self.entries.set_if(offset, &entry, None) {
                 self.counts.add(Counter::Ended, 1);
                 self.drop_entry(&old);

@@ -31,7 +31,7 @@ impl Batch {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Calls `placed` for each written block. Empties the batch, also after an error.
+    /// Empties the batch, also after an error.
     pub(super) fn write(
         &mut self,
         file: &SpillFile,

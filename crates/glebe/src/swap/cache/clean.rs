@@ -1,8 +1,8 @@
 //! [`Area::clean`] writes to the file the pages that only ordinary memory holds.
 //!
 //! A store without room for its page first cleans; no background thread does. A page stays readable
-//! during its write. If a store replaces the page during the write, the cleaner frees the written
-//! bytes. A cleaner holds the lock `hand`, also during the write.
+//! during its write; if a store then replaces it, the cleaner frees the written bytes. A cleaner
+//! holds the lock `hand`, also during the write.
 
 use super::area::Area;
 use super::batch::{Batch, Page};

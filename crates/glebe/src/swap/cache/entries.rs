@@ -95,7 +95,7 @@ impl Entries {
         self.with(offset, take)?.entry()
     }
 
-    /// Replaces and returns the present entry if it [is the same](Entry::is_same) as `was`.
+    /// Returns the replaced entry.
     pub(super) fn set_if(&self, offset: u64, was: &Entry, entry: Option<Entry>) -> Option<Entry> {
         self.with(offset, |raw| {
             let now = raw.entry().filter(|now| now.is_same(was))?;

@@ -83,7 +83,7 @@ impl Area {
 }
 
 impl Stats {
-    /// Checks that totals add up and the limit holds, which is certain while no call runs.
+    /// Checks, while no call runs, that totals add up and the limit holds.
     ///
     /// # Errors
     /// The condition that fails, with its values.

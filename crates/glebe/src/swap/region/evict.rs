@@ -84,8 +84,7 @@ impl RegionCore {
         })
     }
 
-    /// Evicts until `is_done`. Fails with the reason, or with `None` if pins or other threads
-    /// prevent eviction.
+    /// Fails with the reason, or with `None` if pins or other threads prevent eviction.
     pub(super) fn shed(
         &self,
         own: Range<u64>,
@@ -98,7 +97,7 @@ impl RegionCore {
             if turn.left > 0 {
                 patience.renew();
             } else if turn.passed_by && asker == Asker::Call {
-                // Only a call retries all unmovable pages; a touch may exceed the budget.
+                // Only a call retries all unmovable pages.
                 tries_all = true;
             } else if turn.refused.is_some() || !patience.wait(turn.hope) {
                 return if is_done() { Ok(()) } else { Err(self.why(turn)) };
@@ -241,7 +240,7 @@ impl RegionCore {
         must(self.slot_of(page).word(), |word| word.put(state, word.has_copy()));
     }
 
-    /// Keeps an unmoved page. Returns false if the program had discarded the page.
+    /// Returns false if the program had discarded the page.
     fn stay(&self, page: u64, errno: i32) -> bool {
         if errno != MISSING {
             self.counts.add(Counter::Stuck, 1);
@@ -298,7 +297,7 @@ impl RegionCore {
         leaving.drop_all(turn);
     }
 
-    /// Write-protects a page; fills a discarded page with zeros first.
+    /// Fills a discarded page with zeros first.
     fn protect(&self, page: u64) -> bool {
         let (at, len) = (self.at_home(page), self.page());
         // SAFETY: this call owns the page at the program's address; a touch waits.

@@ -1,8 +1,7 @@
 //! `RegionCore` brings pages *home*, to the region's addresses, after a touch or for a call.
 //!
-//! The kernel copies bytes into a page's hole, and moves pages back from the *window*, shadow
-//! addresses where pages wait for eviction. Sequential touches read ahead: up to [`AHEAD`] pages
-//! share one system call.
+//! The kernel copies bytes into a page's hole, and moves pages back from the *window*. Sequential
+//! touches read ahead: up to [`AHEAD`] pages share one system call.
 //!
 //! Only an instruction that touches the region raises SIGBUS, and no code may touch a region under
 //! an allocator's or this crate's locks. So the handler may allocate and take the pool's locks.
@@ -254,7 +253,7 @@ impl RegionCore {
         }
     }
 
-    /// Loads pages until one cannot be read. Returns the number loaded, and uncharges the rest.
+    /// Returns the number loaded, and uncharges the rest.
     fn read_in(&self, page: u64, count: u64) -> Result<u64, SwapError> {
         with_buffer(count as usize * self.page(), |buffer| {
             let (mut loaded, mut refused) = (0, None);

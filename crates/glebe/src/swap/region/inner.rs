@@ -217,7 +217,7 @@ impl RegionCore {
     }
 
     pub(super) fn count_pins(&self, pages: u64) -> bool {
-        // Reads the budget once, because another call may change the budget.
+        // Reads the budget once, because another call may change it.
         let budget = self.budget();
         let most = budget - (budget / UNPINNED_SHARE).max(1);
         let add = |pinned: u64| Some(pinned + pages).filter(|sum| *sum <= most);

@@ -1,8 +1,8 @@
 //! [`Leaving`] drops pages from memory with one system call.
 //!
-//! All pages are at the program's addresses (*home*), or all at shadow addresses (the *window*).
-//! Each page's state word gives the page to the call until the page is dropped or stays. The call
-//! retries singly the pages that the kernel kept. No lock.
+//! All pages are at *home*, or all in the *window*. Each page's state word gives the page to the
+//! call until the page is dropped or stays. The call retries singly the pages that the kernel kept.
+//! No lock.
 //!
 //! # Safety
 //! A call reads and drops only pages that it owns.

@@ -1,0 +1,138 @@
+//! Answers requests. An error of a handler is a breach of the protocol, in words.
+
+use std::time::Instant;
+
+use glebe::internal::sync::Ordering;
+use glebe::units::Bytes;
+use glebe_lease::wire::{Answer, Message, Request, ROWS_MAX};
+use glebe_lease::Row;
+use rustix::io::Errno;
+
+use super::{Refusal, Server};
+use crate::leases::Held;
+use crate::stats::{Counter, Stats};
+
+impl Server {
+    pub(super) fn handle(
+        &mut self,
+        key: usize,
+        message: Message<Request>,
+        begin: Instant,
+    ) -> Result<(), String> {
+        let Message { call, lease, body } = message;
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        if let Request::Hello { name } = body {
+            if std::mem::replace(&mut conn.has_greeted, true) {
+                return Err("a second hello".to_owned());
+            }
+            conn.name = name;
+            let welcome = self.welcome();
+            return self.answer(key, call, 0, welcome);
+        }
+        if !conn.has_greeted {
+            return Err("no hello came first".to_owned());
+        }
+        let uid = conn.uid;
+        match body {
+            Request::Hello { .. } => Ok(()),
+            Request::Lease(wish) => {
+                let leased = self.lease(key, call, &wish);
+                self.answer_ns.record(begin.elapsed().as_nanos() as u64);
+                leased.map_or_else(|refusal| self.refuse(key, call, refusal), Ok)
+            }
+            Request::Promise(wish) => match self.promise(key, &wish) {
+                Ok((lease, bytes)) => self.answer(key, call, lease, Answer::Promised { bytes }),
+                Err(refusal) => self.refuse(key, call, refusal),
+            },
+            Request::Take => match self.take(key, call, lease) {
+                Ok(()) => Ok(()),
+                Err(refusal) => self.refuse(key, call, refusal),
+            },
+            Request::Mapped => match self.leases.of(key, lease).map(|it| &it.held) {
+                Some(Held::Given(blocks)) => {
+                    // A kernel without this seal leaves the client's other maps possible.
+                    blocks.iter().for_each(|block| drop(block.seal()));
+                    self.done(key, call, lease)
+                }
+                // It was revoked meanwhile.
+                _ => self.done(key, call, lease),
+            },
+            Request::Release => {
+                if self.leases.of(key, lease).is_some() {
+                    let ended = self.leases.remove(lease);
+                    self.count(Counter::Released);
+                    ended.into_iter().for_each(|lease| self.end(lease));
+                }
+                self.done(key, call, lease)
+            }
+            Request::List => {
+                let rows: Vec<Row> = self.leases.rows(uid, lease, ROWS_MAX);
+                self.answer(key, call, 0, Answer::Listed(rows))
+            }
+            Request::Stats => {
+                let text = self.stats().to_openmetrics();
+                self.answer(key, call, 0, Answer::Stats(text))
+            }
+        }
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        key: usize,
+        call: u32,
+        lease: u64,
+        body: Answer,
+    ) -> Result<(), String> {
+        self.send(key, Message { call, lease, body }).map_err(|error| error.to_string())
+    }
+
+    /// Answers unless the client wanted no answer.
+    pub(super) fn done(&mut self, key: usize, call: u32, lease: u64) -> Result<(), String> {
+        match call {
+            0 => Ok(()),
+            call => self.answer(key, call, lease, Answer::Done),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, key: usize, call: u32, refusal: Refusal) -> Result<(), String> {
+        let Refusal { errno, limit, text } = refusal;
+        self.count(match errno {
+            Errno::DQUOT => Counter::OverQuota,
+            _ => Counter::Refused,
+        });
+        self.answer(key, call, 0, Answer::Refused { errno: errno.raw_os_error(), limit, text })
+    }
+
+    pub(super) fn welcome(&self) -> Answer {
+        Answer::Welcome {
+            brick: self.brick.get(),
+            total: self.reserve.len().bytes(glebe::page_size()).get(),
+            free: self.free(),
+            longest: self.longest(),
+        }
+    }
+
+    /// Returns the bytes that no client holds.
+    pub(super) fn free(&self) -> u64 {
+        let stats = self.reserve.stats();
+        let stock = self.kept.stock().len() as u64 * self.brick.get();
+        (stats.free + stats.live).bytes(glebe::page_size()).get().saturating_add(stock)
+    }
+
+    pub(super) fn longest(&self) -> u64 {
+        let of_stock = self.kept.stock().longest() as u64 * self.brick.get();
+        let page = glebe::page_size();
+        self.reserve.largest_run().map_or(0, |run| run.bytes(page).get()).max(of_stock)
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let pages = |bytes: u64| Bytes::new(bytes).pages_down(glebe::page_size());
+        let mut stats = self.kept.counts.sum();
+        stats.held = pages(self.leases.bytes(false));
+        stats.promised = pages(self.leases.bytes(true));
+        stats.stock = pages(self.kept.stock().len() as u64 * self.brick.get());
+        stats.returning = pages(self.kept.returning.load(Ordering::Acquire));
+        stats.lease_ns = self.answer_ns.snapshot();
+        stats
+    }
+}
