@@ -108,15 +108,16 @@ enum Command {
     /// server's user may run the command.
     #[cfg(feature = "serve")]
     Recall(recall::RecallArgs),
-    /// Start a program with contiguous huge pages of a running `glebe serve --leases`
+    /// Start a program with huge pages of a running `glebe serve`
     ///
-    /// The program inherits one open file with the memory, zeroed. GLEBE_LEASE_FD is the file's
+    /// The server needs the option --leases. The program inherits one open file with the memory,
+    /// zeroed. GLEBE_LEASE_FD is the file's
     /// number, GLEBE_LEASE_BYTES its length. The program maps the file (mmap, MAP_SHARED), or opens
     /// /proc/self/fd/NUMBER by name, as QEMU's memory-backend-file does. The lease ends when the
     /// program, and every process that it started, has ended.
     #[cfg(feature = "serve")]
     Lease(lease::LeaseArgs),
-    /// List the leases of a running `glebe serve --leases`
+    /// List the leases of a running `glebe serve`
     ///
     /// Root sees all leases, other users their own.
     #[cfg(feature = "serve")]

@@ -57,6 +57,9 @@
 //!   message has up to 253 descriptors: `count` files from `first` on. It has a frame (u64) for
 //!   each page of them, `u64::MAX` if hidden. Messages follow until all files are sent.
 //! * Mapped: the client has mapped the files. Nobody can map them for writing afterwards.
+//! * The first request is hello. After a breach of the protocol the daemon answers with refused
+//!   (EPROTO) and ends the connection. Too many connections of a user: refused (EDQUOT) at once,
+//!   with call 1.
 //! * Refused: `limit` is the number that the request exceeds, such as the longest run in bytes.
 //! * Recall: the memory will be taken in that time, unless released before. Revoked: it was taken.
 //!

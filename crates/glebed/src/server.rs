@@ -267,7 +267,9 @@ impl Server {
                 self.count(Counter::Malformed);
                 let refused =
                     Answer::Refused { errno: Errno::PROTO.raw_os_error(), limit: 0, text };
-                self.send(key, Message { call: 1, lease: 0, body: refused })?;
+                let call = bytes[..len].get(4..8).and_then(|call| call.try_into().ok());
+                let call = call.map_or(1, u32::from_le_bytes).max(1);
+                self.send(key, Message { call, lease: 0, body: refused })?;
                 return Err(io::ErrorKind::InvalidData.into());
             }
             self.flush(key)?;

@@ -192,3 +192,13 @@ fn a_user_has_limits() {
     assert_eq!(errno_of(&third), EDQUOT);
     drop(lease);
 }
+
+#[test]
+fn a_stranger_speaks_the_protocol_from_its_description() {
+    let Some(running) = Running::new(8, settings(4)) else { return };
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance.py");
+    let mut python = std::process::Command::new("python3");
+    let output = python.arg(program).arg(&running.path).output().expect("python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    running.wait_until_all_is_back();
+}
