@@ -206,6 +206,9 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     if args.udp_port != 0 {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
+    if args.leases {
+        allow_files()?;
+    }
     let server = Server::prepare(settings).map_err(|e| e.to_string())?;
     // Writes the process id before the server listens, so that a client that can connect finds the
     // file.
@@ -252,6 +255,14 @@ fn tell_and_run(
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
     server.run_until(is_ending).map_err(|e| e.to_string().into())
+}
+
+/// Allows as many descriptors as this user may have: each huge page of the reserve has one.
+fn allow_files() -> Result<(), Box<dyn std::error::Error>> {
+    use rustix::process::{getrlimit, setrlimit, Resource};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
 fn lease_settings(args: &ServeArgs) -> Option<Leases> {

@@ -16,27 +16,36 @@ pub fn bricks(contig: &Contig) -> Option<&Bricks> {
 
 /// Cuts `old` bricks and fills new ones of `lens`, if possible from the same frames in the same
 /// order: a pool hands out first what was freed last. Holds the [`PoolLock`] meanwhile, because the
-/// kernel would otherwise take surplus pages out of the pool. The kernel may refuse single bricks.
-///
-/// # Errors
-/// If the pool's record cannot be written; nothing is cut then.
+/// kernel would otherwise take surplus pages out of the pool. An error is the kernel's refusal of
+/// one brick.
 pub fn recast(
     old: &[Brick],
     page: PageSize,
     lens: impl Iterator<Item = Bytes>,
-) -> Result<Vec<Result<Brick, OsError>>, OsError> {
-    let filled = |len| {
-        let new = Brick::new(len, page)?;
-        new.fill().map(|()| new)
-    };
-    let recast = || {
+) -> Vec<Result<Brick, OsError>> {
+    // Made first, so that a lack of descriptors is known before pages are freed.
+    let mut new: Vec<Result<Brick, OsError>> = lens.map(|len| Brick::new(len, page)).collect();
+    let mut recast = || {
         // A brick that is not cut keeps its pages, so a new one cannot be filled.
         old.iter().rev().for_each(|brick| drop(brick.cut()));
-        lens.map(filled).collect()
+        for brick in &mut new {
+            if let Some(error) = brick.as_ref().ok().and_then(|brick| brick.fill().err()) {
+                *brick = Err(error);
+            }
+        }
     };
+    let mut is_done = false;
     let pool = Pool::of(page).filter(Pool::is_writable).filter(|_| !old.is_empty());
-    match pool.and_then(|pool| Some((PoolLock::acquire().ok()?, pool))) {
-        Some((lock, pool)) => lock.with_pages(&pool, 0, |_| Ok(recast())),
-        None => Ok(recast()),
+    if let Some((lock, pool)) = pool.and_then(|pool| Some((PoolLock::acquire().ok()?, pool))) {
+        // An error comes before the body: the pool's record cannot be written.
+        let done: Result<(), OsError> = lock.with_pages(&pool, 0, |_| {
+            recast();
+            Ok(())
+        });
+        is_done = done.is_ok();
     }
+    if !is_done {
+        recast();
+    }
+    new
 }

@@ -92,14 +92,16 @@ impl Client {
     /// Leases memory and maps it. A number of [`Bytes`] asks for any pages, adjacent if possible.
     ///
     /// # Errors
-    /// [`LeaseError::Refused`]: ENOMEM with the longest run that is free, EDQUOT with the user's
-    /// limit, EINVAL for a bad request.
+    /// [`LeaseError::Refused`]: ENOMEM with the longest free run; EAGAIN if memory is on its way
+    /// back, so that a later call may succeed; EDQUOT with the user's limit; EINVAL for a bad
+    /// request.
     pub fn lease(&self, wish: impl Into<Wish>) -> Result<Lease, LeaseError> {
         let got = self.connection.leased(0, Request::Lease(wish.into()))?;
         Lease::map(got, Arc::clone(&self.connection))
     }
 
-    /// Leases one file without mapping it, for another program.
+    /// Leases one file without mapping it, for another program. The lease ends with the last clone
+    /// of this client, and of its descriptor.
     ///
     /// # Errors
     /// See [`Client::lease`].
@@ -224,10 +226,18 @@ impl Connection {
     }
 
     fn call(&self, lease: u64, body: Request) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
+        self.ask(&mut lock(&self.calls), lease, body)
+    }
+
+    fn ask(
+        &self,
+        calls: &mut Calls,
+        lease: u64,
+        body: Request,
+    ) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
         if self.guard.is_child() {
             return Err(LeaseError::Forked);
         }
-        let mut calls = lock(&self.calls);
         calls.last = calls.last.wrapping_add(1).max(1);
         let call = calls.last;
         let mut out = Vec::with_capacity(128);
@@ -236,9 +246,52 @@ impl Connection {
         calls.answer(&self.packets, call)
     }
 
+    /// Holds the lock for the whole exchange, since an answer may have several messages.
     fn leased(&self, lease: u64, body: Request) -> Result<Received, LeaseError> {
-        let (answer, mut files) = self.call(lease, body)?;
         let mut calls = lock(&self.calls);
+        let (answer, files) = self.ask(&mut calls, lease, body)?;
+        let number = answer.lease;
+        let got = calls.rest_of(&self.packets, answer, files);
+        drop(calls);
+        got.inspect_err(|_| drop(self.tell(number, Request::Release)))
+    }
+
+    /// Returns the next event of a lease, waiting at most for `wait`.
+    pub(crate) fn event(&self, lease: u64, wait: Duration) -> Result<Option<Answer>, LeaseError> {
+        if self.guard.is_child() {
+            return Err(LeaseError::Forked);
+        }
+        let until = Instant::now().checked_add(wait);
+        loop {
+            {
+                let mut calls = lock(&self.calls);
+                calls.events_there(&self.packets)?;
+                let at = calls.events.iter().position(|event| event.lease == lease);
+                if let Some(event) = at.and_then(|at| calls.events.remove(at)) {
+                    return Ok(Some(event.body));
+                }
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut fds = [PollFd::new(&self.packets, PollFlags::IN)];
+            match poll(&mut fds, left.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+    }
+}
+
+impl Calls {
+    fn rest_of(
+        &mut self,
+        packets: &Packets,
+        answer: Message<Answer>,
+        mut files: Vec<File>,
+    ) -> Result<Received, LeaseError> {
         let number = answer.lease;
         let Answer::Leased { bytes, file, page, frames, .. } = answer.body else {
             return Err(Malformed::Answer.into());
@@ -250,7 +303,7 @@ impl Connection {
             return Err(Malformed::Answer.into());
         }
         while (files.len() as u64) < bytes / file {
-            let (more, mut further) = calls.answer(&self.packets, answer.call)?;
+            let (more, mut further) = self.answer(packets, answer.call)?;
             match more.body {
                 Answer::Leased { first, frames, .. }
                     if first as usize == files.len() && !further.is_empty() =>
@@ -265,36 +318,6 @@ impl Connection {
         Ok(Received { number, bytes, file, page: size, files, frames: all })
     }
 
-    /// Returns the next event of a lease, waiting at most for `wait`.
-    pub(crate) fn event(&self, lease: u64, wait: Duration) -> Result<Option<Answer>, LeaseError> {
-        if self.guard.is_child() {
-            return Err(LeaseError::Forked);
-        }
-        let until = Instant::now() + wait;
-        loop {
-            {
-                let mut calls = lock(&self.calls);
-                calls.events_there(&self.packets)?;
-                let at = calls.events.iter().position(|event| event.lease == lease);
-                if let Some(event) = at.and_then(|at| calls.events.remove(at)) {
-                    return Ok(Some(event.body));
-                }
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            let left = Timespec::try_from(left).ok();
-            let mut fds = [PollFd::new(&self.packets, PollFlags::IN)];
-            match poll(&mut fds, left.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(io::Error::from(error).into()),
-            }
-        }
-    }
-}
-
-impl Calls {
     fn answer(
         &mut self,
         packets: &Packets,
@@ -311,8 +334,10 @@ impl Calls {
                 continue;
             }
             let files = self.files.drain(..).map(File::from).collect();
+            if message.call != call {
+                continue; // the rest of an answer to a call that failed
+            }
             return match message.body {
-                _ if message.call != call => Err(Malformed::Answer.into()),
                 Answer::Refused { errno, limit, text } => {
                     Err(LeaseError::Refused { errno, limit: Bytes::new(limit), text })
                 }

@@ -11,7 +11,7 @@ use glebe_os::units::Bytes;
 #[non_exhaustive]
 pub enum LeaseError {
     /// No daemon answers at this path.
-    #[error("no daemon answers at {}: {source}; start one: glebe serve --leases", path.display())]
+    #[error("no daemon answers at {}: {source} (glebe serve --leases starts one)", path.display())]
     NoDaemon {
         /// The socket.
         path: PathBuf,

@@ -65,7 +65,6 @@ impl Lease {
         let memory = Mapping::of_files(files.iter(), file, page)?;
         let guard = Guard::new(&memory)?;
         memory.populate(Bytes::ZERO, memory.len())?;
-        held.connection.tell(number, Request::Mapped)?;
         let frames = frames.into_iter().map(|frame| (frame != u64::MAX).then_some(frame));
         let frames = frames.collect();
         Ok(Self { guard, memory, files, frames, page, held })
@@ -91,7 +90,7 @@ impl Lease {
     }
 
     /// Returns the files, each of [`len`](Lease::len) / count bytes, for a process that shall share
-    /// the memory. Nobody can map them for writing once the daemon has sealed them.
+    /// the memory.
     pub fn files(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
         self.files.iter().map(AsFd::as_fd)
     }

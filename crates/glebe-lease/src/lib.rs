@@ -56,12 +56,16 @@
 //! * Leased: the lease is `bytes` long, in files of `file` bytes and pages of `page` bytes. A
 //!   message has up to 253 descriptors: `count` files from `first` on. It has a frame (u64) for
 //!   each page of them, `u64::MAX` if hidden. Messages follow until all files are sent.
-//! * Mapped: the client has mapped the files. Nobody can map them for writing afterwards.
+//! * Mapped: the client has mapped the files. The daemon only answers: a seal against further
+//!   mappings (F_SEAL_FUTURE_WRITE) would need files that accept seals, and a client could then
+//!   seal them against the daemon's cut.
 //! * The first request is hello. After a breach of the protocol the daemon answers with refused
-//!   (EPROTO) and ends the connection. Too many connections of a user: refused (EDQUOT) at once,
+//!   (EPROTO) and ends the connection. A request with descriptors, or of more than 512 bytes, ends
+//!   it without an answer. Too many connections of a user: refused (EDQUOT) at once,
 //!   with call 1.
 //! * Refused: `limit` is the number that the request exceeds, such as the longest run in bytes.
-//! * Recall: the memory will be taken in that time, unless released before. Revoked: it was taken.
+//! * Recall: the memory will be taken in that time, unless released before. Revoked: the daemon is
+//!   taking it.
 //!
 //! Source: unix(7); the design of leases by sealed memfds in vhost-user and PipeWire.
 

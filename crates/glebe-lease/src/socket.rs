@@ -79,6 +79,26 @@ impl Packets {
         self.receive_with(bytes, files, RecvFlags::empty())
     }
 
+    /// Receives a message without descriptors. The kernel drops descriptors of the peer before this
+    /// process has them, since the close of a strange file may wait for ever.
+    ///
+    /// # Errors
+    /// See [`Packets::receive`].
+    pub fn receive_alone(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut control = RecvAncillaryBuffer::default();
+        let got = loop {
+            match recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::empty())
+            {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        match got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            true => Err(io::ErrorKind::InvalidData.into()),
+            false => Ok(got.bytes),
+        }
+    }
+
     /// Receives a message that is there already, or fails with `WouldBlock`.
     ///
     /// # Errors

@@ -45,7 +45,8 @@ impl Daemon {
             returning: MappedWord::new(0),
             is_ending: MappedWord::new(0),
             counts: Counts::new(),
-            full: reserve.len(),
+            making: MappedWord::new(0),
+            lost: MappedWord::new(0),
         });
         let path = settings.path.clone();
         let mut daemon =
@@ -113,7 +114,11 @@ fn open(settings: &Settings) -> Result<OwnedFd, Failure> {
         std::fs::set_permissions(path, mode)?;
         let group = settings.group.as_deref().and_then(group_of);
         if let Some(group) = group {
-            rustix::fs::chown(path, None, Some(Gid::from_raw(group)))?;
+            match rustix::fs::chown(path, None, Some(Gid::from_raw(group))) {
+                // Only root and members may give a file to the group.
+                Err(rustix::io::Errno::PERM) => {}
+                other => other?,
+            }
         }
         rustix::net::listen(&socket, 128)?;
         Ok(())

@@ -18,6 +18,7 @@ use crate::stock::Stock;
 const SHORT: Duration = Duration::from_millis(100);
 /// Time between two looks at the reserve's length.
 const REGROW: Duration = Duration::from_secs(1);
+const REGROW_MAX: Duration = Duration::from_secs(60);
 /// Most bricks that one step takes back: about 10 ms, in which nobody else may change the pool.
 const STEP: usize = 64;
 
@@ -28,11 +29,14 @@ pub(crate) struct Kept {
     pub(crate) filling: Mutex<()>,
     /// Bricks that the stock shall have.
     pub(crate) target: usize,
-    /// Bytes that are neither in the reserve nor with a client.
+    /// Bytes of one-file leases that are being made.
+    pub(crate) making: MappedWord,
+    /// Pages that left the reserve and shall be replaced.
+    pub(crate) lost: MappedWord,
+    /// Bytes on the way back from clients.
     pub(crate) returning: MappedWord,
     pub(crate) is_ending: MappedWord,
     pub(crate) counts: Counts,
-    pub(crate) full: Pages,
 }
 
 impl Kept {
@@ -40,8 +44,7 @@ impl Kept {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts bytes that are neither in the reserve nor with a client, until they are `added` no
-    /// more.
+    /// Counts bytes on the way back, until they are `added` no more.
     pub(crate) fn under_way(&self, bytes: u64, added: bool) {
         match added {
             true => self.returning.fetch_add(bytes, Ordering::AcqRel),
@@ -62,6 +65,7 @@ pub(crate) fn run(reserve: &Reserve, kept: &Arc<Kept>, ended: &Receiver<Vec<Clos
             Err(RecvTimeoutError::Timeout) => Vec::new(),
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        blocks = blocks.into_iter().flat_map(ClosedBlock::divided).collect();
         while !blocks.is_empty() {
             take_back(kept, blocks.split_off(blocks.len().saturating_sub(STEP)));
         }
@@ -84,6 +88,7 @@ fn take_back(kept: &Kept, blocks: Vec<ClosedBlock>) {
     let lost = ClosedBlock::reopen(blocks);
     kept.counts.add(Counter::Renewed, pages - lost.get());
     kept.counts.add(Counter::Lost, lost.get());
+    kept.lost.fetch_add(lost.get(), Ordering::AcqRel);
     kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), false);
 }
 
@@ -106,12 +111,19 @@ fn filled(reserve: &Reserve, kept: &Kept) -> Option<Duration> {
 /// Replaces pages that left the reserve, as far as the machine has memory. A search for adjacent
 /// pages may take seconds, so it has its own thread.
 pub(crate) fn grow(reserve: &Reserve, kept: &Kept) {
+    let (mut step, mut rest) = (u64::MAX, REGROW);
     while kept.is_ending.load(Ordering::Acquire) == 0 {
-        let missing = kept.full.get().saturating_sub(reserve.len().get());
-        if missing > 0 {
-            // The next look tries again.
-            let _ = reserve.grow(Pages::new(missing).bytes(glebe::page_size()));
+        let missing = kept.lost.load(Ordering::Acquire);
+        if missing == 0 {
+            (step, rest) = (u64::MAX, REGROW);
+        } else if reserve.grow(Pages::new(missing.min(step)).bytes(glebe::page_size())).is_ok() {
+            kept.lost.fetch_sub(missing.min(step), Ordering::AcqRel);
+            continue;
+        } else {
+            // Half as much may be there. Rests longer, because others wait for the pool's lock.
+            step = (missing.min(step) / 2).max(1);
+            rest = (rest * 2).min(REGROW_MAX);
         }
-        std::thread::park_timeout(REGROW);
+        std::thread::park_timeout(rest);
     }
 }

@@ -57,11 +57,8 @@ impl Users {
 
     pub(crate) fn disconnect(&mut self, uid: u32) {
         if let Some(user) = self.users.get_mut(&uid) {
-            user.connections -= 1;
-            // A user that leaves and comes back keeps no debt of zeroing without a limit.
-            if user.connections == 0 && self.quota.zeroing == Bytes::ZERO {
-                self.users.remove(&uid);
-            }
+            user.connections = user.connections.saturating_sub(1);
+            self.forget_idle(uid);
         }
     }
 
@@ -95,12 +92,29 @@ impl Users {
         Ok(())
     }
 
+    /// Moves `bytes` from promised to held, or to nowhere if they were not to be had.
+    pub(crate) fn take(&mut self, uid: u32, bytes: u64, is_had: bool) {
+        if let Some(user) = self.users.get_mut(&uid) {
+            user.promised = user.promised.saturating_sub(bytes);
+            user.held += if is_had { bytes } else { 0 };
+        }
+    }
+
+    /// Forgets a user with nothing to count. A limit of zeroing outlasts connections.
+    fn forget_idle(&mut self, uid: u32) {
+        let idle = |user: &User| user.connections == 0 && user.held == 0 && user.promised == 0;
+        if self.quota.zeroing == Bytes::ZERO && self.users.get(&uid).is_some_and(idle) {
+            self.users.remove(&uid);
+        }
+    }
+
     pub(crate) fn remove(&mut self, uid: u32, bytes: u64, promise: bool) {
         if let Some(user) = self.users.get_mut(&uid) {
             match promise {
-                true => user.promised -= bytes,
-                false => user.held -= bytes,
+                true => user.promised = user.promised.saturating_sub(bytes),
+                false => user.held = user.held.saturating_sub(bytes),
             }
+            self.forget_idle(uid);
         }
     }
 }

@@ -20,7 +20,7 @@ use glebe::internal::ClosedBlock;
 use glebe::reserve::{Reserve, ReserveError};
 use glebe::units::Bytes;
 use glebe_lease::socket::Packets;
-use glebe_lease::wire::{Answer, Malformed, Message, Request, Wish};
+use glebe_lease::wire::{Answer, Message, Request, Wish};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::Timespec;
 use rustix::io::Errno;
@@ -50,6 +50,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A finished one-file lease.
 pub(crate) struct Made {
     conn: usize,
+    uid: u32,
     serial: u64,
     call: u32,
     wish: Wish,
@@ -191,7 +192,7 @@ impl Server {
 /// Connections.
 impl Server {
     fn accept(&mut self) -> io::Result<()> {
-        loop {
+        for _ in 0..TURN {
             let packets = match Packets::accept(&self.listener) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
@@ -217,8 +218,11 @@ impl Server {
             self.count(Counter::Accepted);
             let key = self.conns.insert(conn);
             let data = EventData::new_u64(key as u64);
-            epoll::add(&self.poll, &self.conns[key].packets, data, EventFlags::IN)?;
+            if epoll::add(&self.poll, &self.conns[key].packets, data, EventFlags::IN).is_err() {
+                self.close(key);
+            }
         }
+        Ok(())
     }
 
     fn accept_after_pause(&mut self) -> io::Result<()> {
@@ -234,6 +238,10 @@ impl Server {
         if !self.conns.contains(key) {
             return;
         }
+        let has_left = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        if has_left && self.conns[key].waits_for_room {
+            return self.close(key);
+        }
         let kept = match flags.contains(EventFlags::OUT) {
             true => self.flush(key),
             false => self.receive(key, bytes),
@@ -245,24 +253,26 @@ impl Server {
 
     /// Answers messages that are there. An error ends the connection.
     fn receive(&mut self, key: usize, bytes: &mut [u8]) -> io::Result<()> {
-        let mut files = Vec::new();
         for _ in 0..TURN {
             let Some(conn) = self.conns.get(key).filter(|conn| !conn.waits_for_room) else {
                 return Ok(());
             };
             let begin = Instant::now();
-            let len = match conn.packets.receive(bytes, &mut files) {
+            let len = match conn.packets.receive_alone(bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::InvalidData {
+                        self.count(Counter::Malformed);
+                    }
+                    return Err(error);
+                }
             };
             let handled = match Message::<Request>::decode(&bytes[..len]) {
-                Ok(message) if files.is_empty() => self.handle(key, message, begin),
-                Ok(_) => Err(Malformed::Answer.to_string()),
+                Ok(message) => self.handle(key, message, begin),
                 Err(error) => Err(error.to_string()),
             };
-            files.clear();
             if let Err(text) = handled {
                 self.count(Counter::Malformed);
                 let refused =
@@ -318,7 +328,20 @@ impl Server {
             let files = match (first.files.is_empty(), self.leases.of(key, first.lease)) {
                 (true, _) => Vec::new(),
                 (false, Some(lease)) => lease.files(),
-                (false, None) => return Err(io::ErrorKind::NotFound.into()),
+                (false, None) => {
+                    // The lease was taken back before the client had its files.
+                    let call = first.bytes.get(4..8).and_then(|call| call.try_into().ok());
+                    let call = call.map_or(1, u32::from_le_bytes);
+                    let text = "the lease was taken back before it was sent".to_owned();
+                    let body =
+                        Answer::Refused { errno: Errno::AGAIN.raw_os_error(), limit: 0, text };
+                    let gone = first.lease;
+                    conn.waiting.retain(|waiting| waiting.lease != gone);
+                    Message { call, lease: 0, body }.encode(&mut self.out);
+                    let bytes = self.out.clone();
+                    conn.waiting.push_front(Waiting { bytes, lease: 0, files: 0..0 });
+                    continue;
+                }
             };
             let range = first.files.clone();
             let files = files.get(range).unwrap_or_default();

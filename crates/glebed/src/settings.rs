@@ -37,6 +37,18 @@ pub struct Settings {
     pub quota: Quota,
 }
 
+/// Returns `$GLEBE_LEASES`, else the usual path of a daemon of this user.
+fn own_path() -> PathBuf {
+    let machine = || PathBuf::from("/run/glebed/leases");
+    match (std::env::var_os("GLEBE_LEASES"), std::env::var_os("XDG_RUNTIME_DIR")) {
+        (Some(given), _) => given.into(),
+        (None, Some(dir)) if !rustix::process::geteuid().is_root() => {
+            PathBuf::from(dir).join("glebed/leases")
+        }
+        _ => machine(),
+    }
+}
+
 impl Default for Quota {
     fn default() -> Self {
         Self {
@@ -52,10 +64,10 @@ impl Default for Quota {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            path: glebe_lease::socket_path(),
+            path: own_path(),
             mode: 0o660,
             group: Some("glebe".to_owned()),
-            zeroed: Bytes::mib(128),
+            zeroed: Bytes::mib(64),
             notice: Duration::from_millis(100),
             quota: Quota::default(),
         }

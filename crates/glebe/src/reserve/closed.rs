@@ -17,7 +17,6 @@ use super::owner::{pages_of, Request};
 use super::shared::Shared;
 use super::{Reserve, ReserveCore};
 use crate::contig::internal::recast;
-use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::frames_of;
 use glebe_os::internal::sys::memory::brick::Brick;
@@ -130,33 +129,17 @@ impl ClosedBlock {
         self.bricks.iter().map(AsFd::as_fd)
     }
 
-    /// Lets no holder map the bricks for writing any more, or punch holes into them.
-    ///
-    /// # Errors
-    /// If fcntl(2) refuses the seal.
-    pub fn seal(&self) -> Result<(), OsError> {
-        self.bricks.iter().try_for_each(Brick::seal)
-    }
-
-    /// Ends the access of all holders: they get SIGBUS at the next touch.
-    ///
-    /// # Errors
-    /// If ftruncate(2) fails.
-    pub fn revoke(&self) -> Result<(), OsError> {
-        self.bricks.iter().rev().try_for_each(Brick::cut)
-    }
-
     /// Moves the memory into one file, which takes as long as zeroing it.
     ///
     /// # Errors
     /// If the kernel refuses the file, or another process took pages of the pool. The block is then
     /// given back.
-    pub fn joined(mut self) -> Result<Self, ReserveError> {
+    pub fn of_one_file(mut self) -> Result<Self, ReserveError> {
         let Some(page) = self.bricks.first().map(Brick::page) else { return Ok(self) };
         self.is_given = true;
         let len = self.pages().bytes(page_size());
-        let joined = recast(&self.bricks, page, std::iter::once(len))?;
-        self.bricks = joined.into_iter().collect::<Result<_, _>>()?;
+        let whole = recast(&self.bricks, page, std::iter::once(len));
+        self.bricks = whole.into_iter().collect::<Result<_, _>>()?;
         let frames = self.bricks.first().map(frames_of).transpose()?.unwrap_or_default();
         self.places.iter_mut().zip(frames).for_each(|(place, now)| place.frame = now);
         Ok(self)
@@ -167,7 +150,7 @@ impl ClosedBlock {
     /// # Panics
     /// If there is no block.
     #[must_use]
-    pub fn merged(blocks: Vec<Self>) -> Self {
+    pub fn concat(blocks: Vec<Self>) -> Self {
         let mut blocks = blocks.into_iter();
         let mut all = blocks.next().expect("at least one block");
         for mut block in blocks {
@@ -248,7 +231,7 @@ impl ReserveCore {
             }
         }
         let lens = given.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
-        let mut new = recast(&old, page, lens).unwrap_or_default().into_iter();
+        let mut new = recast(&old, page, lens).into_iter();
         drop(old);
         kept.extend(given.into_iter().map(|pages| (pages, new.next().and_then(Result::ok))));
         // Bricks of other frames, held so that the pool hands out what it got before them.
@@ -261,8 +244,7 @@ impl ReserveCore {
             // The kernel frees a page late if its holder is just unmapping it.
             std::thread::sleep(PAUSE);
             let lens = closed.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
-            let new = recast(&[], page, lens).unwrap_or_default().into_iter().map(Result::ok);
-            let new = new.chain(std::iter::repeat_with(|| None));
+            let new = recast(&[], page, lens).into_iter().map(Result::ok);
             closed = self.put_back(memory, closed.into_iter().zip(new), &mut aside);
         }
         closed.iter().for_each(|pages| self.lose(memory, *pages));

@@ -47,6 +47,11 @@ impl Server {
         if !align.is_power_of_two() {
             return Err(bad(0, format!("alignment of {align} is not a power of two")));
         }
+        let total = self.reserve.len().bytes(base).get();
+        if align > total.next_power_of_two() {
+            let text = format!("alignment of {}, beyond the reserve", Bytes::new(align));
+            return Err(bad(total, text));
+        }
         if let Some(node) = wish.node.filter(|node| self.nodes != [Node(*node)]) {
             let text = format!("memory of NUMA node {node} alone; there are {:?}", self.nodes);
             return Err(bad(0, text));
@@ -57,7 +62,6 @@ impl Server {
             let text = format!("{most} leases of a connection, the limit");
             return Err(Refusal { errno: Errno::DQUOT, limit: most as u64, text });
         }
-        let total = self.reserve.len().bytes(base).get();
         let bytes = wish.bytes.checked_next_multiple_of(self.brick.get());
         let bytes = bytes.filter(|bytes| *bytes <= total).ok_or_else(|| {
             let longest = self.longest();
@@ -91,7 +95,9 @@ impl Server {
         (pages, align): (Pages, Pages),
     ) -> Result<Vec<ClosedBlock>, Refusal> {
         let each = self.brick.pages_down(glebe::page_size()).get();
-        let (count, contiguous) = ((pages.get() / each) as usize, wish.flags.contiguous);
+        let count = (pages.get() / each) as usize;
+        // Single bricks have no larger alignment.
+        let contiguous = wish.flags.contiguous || align.get() > each;
         let ready = self.kept.stock().take(count, contiguous, align.get());
         if let Some(blocks) = ready {
             self.count(Counter::Ahead);
@@ -112,6 +118,9 @@ impl Server {
             ClosedBlock::reopen(kept.stock().take_all());
             close(run)
         });
+        if filling.is_some() {
+            self.since.get_or_insert_with(Instant::now);
+        }
         let closed = match closed {
             Err(ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. }) if !contiguous => {
                 close(run.any()).or_else(|error| self.pieces(count).ok_or(error))
@@ -131,13 +140,15 @@ impl Server {
 
     fn refusal(&mut self, pages: Pages, error: &ReserveError) -> Refusal {
         let longest = self.longest();
-        let shortage =
-            matches!(error, ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. });
         let bytes = pages.bytes(glebe::page_size()).get();
-        let returning = self.kept.returning.load(Ordering::Acquire) > 0;
-        if shortage && (returning || self.ask_back(bytes)) {
+        let returning = self.kept.returning.load(Ordering::Acquire);
+        // Memory that comes back may complete a run; a recall is of use only if bytes are missing.
+        let missing = bytes.saturating_sub(self.free()).saturating_sub(returning);
+        let comes = if missing > 0 { self.ask_back(missing) } else { returning > 0 };
+        if comes && matches!(error, ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. })
+        {
             let notice = self.settings.notice.as_millis();
-            let text = format!("memory is being taken back; try again in {notice} ms");
+            let text = format!("memory is being taken back, within {notice} ms or a little more");
             return Refusal { errno: Errno::AGAIN, limit: longest, text };
         }
         let [asked, run] = [bytes, longest].map(Bytes::new);
@@ -145,12 +156,9 @@ impl Server {
         Refusal { errno: Errno::NOMEM, limit: longest, text }
     }
 
-    fn ask_back(&mut self, bytes: u64) -> bool {
+    fn ask_back(&mut self, missing: u64) -> bool {
         let until = Instant::now() + self.settings.notice;
-        // Enough free memory in too short runs counts for nothing.
-        let missing = bytes.checked_sub(self.free()).filter(|missing| *missing > 0);
-        let asked = self.leases.recall(missing.unwrap_or(bytes), until);
-        let Some(asked) = asked else { return false };
+        let Some(asked) = self.leases.recall(missing, until) else { return false };
         let milliseconds = self.settings.notice.as_millis() as u64;
         for (lease, key) in asked {
             self.count(Counter::Recalled);
@@ -239,12 +247,12 @@ impl Server {
     ) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.under_way += 1;
-        self.kept.under_way(bytes, true);
-        let (serial, wish, made) = (conn.serial, *wish, self.made.0.clone());
+        self.kept.making.fetch_add(bytes, Ordering::AcqRel);
+        let (serial, uid, wish, made) = (conn.serial, conn.uid, *wish, self.made.0.clone());
         let wake = Arc::clone(&self.wake);
         let work = move || {
-            let block = ClosedBlock::merged(blocks).joined();
-            let _ = made.send(Made { conn: key, serial, call, wish, bytes, block });
+            let block = ClosedBlock::concat(blocks).of_one_file();
+            let _ = made.send(Made { conn: key, uid, serial, call, wish, bytes, block });
             let _ = rustix::io::write(&*wake, &1_u64.to_ne_bytes());
         };
         let started = std::thread::Builder::new().name("glebed-file".to_owned()).spawn(work);
@@ -253,7 +261,7 @@ impl Server {
                 conn.under_way -= 1;
             }
             self.discharge(key, bytes, false);
-            self.kept.under_way(bytes, false);
+            self.kept.making.fetch_sub(bytes, Ordering::AcqRel);
             let text = format!("no thread to make the file: {error}");
             let refusal = Refusal { errno: Errno::AGAIN, limit: 0, text };
             let _ = self.refuse(key, call, refusal);
@@ -261,18 +269,30 @@ impl Server {
     }
 
     pub(super) fn finish(&mut self, made: Made) {
-        let Made { conn: key, serial, call, wish, bytes, block } = made;
+        let Made { conn: key, uid, serial, call, wish, bytes, block } = made;
         let is_there = self.conns.get(key).is_some_and(|conn| conn.serial == serial);
-        self.kept.under_way(bytes, false);
+        self.kept.making.fetch_sub(bytes, Ordering::AcqRel);
+        let block = block.map_err(|error| format!("the file could not be made: {error}"));
+        let block = match block {
+            Ok(block) if !self.is_as_wished(&block, &wish) => {
+                self.pass_to_keeper(vec![block], false);
+                Err("the kernel put the file's pages apart; ask again".to_owned())
+            }
+            other => other,
+        };
         match block {
             Ok(block) if is_there => self.give(key, call, &wish, (bytes, vec![block])),
-            Ok(block) => self.pass_to_keeper(vec![block], false),
-            Err(error) if is_there => {
-                self.discharge(key, bytes, false);
-                let text = format!("the file could not be made: {error}");
-                let _ = self.refuse(key, call, Refusal { errno: Errno::NOMEM, limit: 0, text });
+            other => {
+                self.users.remove(uid, bytes, false);
+                match other {
+                    Ok(block) => self.pass_to_keeper(vec![block], false),
+                    Err(text) if is_there => {
+                        let refusal = Refusal { errno: Errno::AGAIN, limit: 0, text };
+                        let _ = self.refuse(key, call, refusal);
+                    }
+                    Err(_) => {}
+                }
             }
-            Err(_) => {}
         }
         if let Some(conn) = self.conns.get_mut(key).filter(|_| is_there) {
             conn.under_way -= 1;
@@ -280,6 +300,24 @@ impl Server {
                 self.close(key);
             }
         }
+    }
+
+    /// Returns false if the pages are not one run at the alignment, although that was wished.
+    /// Hidden frames prove nothing beyond a page of the pool.
+    fn is_as_wished(&self, block: &ClosedBlock, wish: &Wish) -> bool {
+        let base = glebe::page_size();
+        let each = self.brick.pages_down(base).get();
+        let align = Bytes::new(wish.align).pages_up(base).get().max(1);
+        if !wish.flags.contiguous && align <= each {
+            return true;
+        }
+        let frames: Vec<Option<u64>> =
+            block.frames().map(|frame| frame.map(|pfn| pfn.get())).collect();
+        let first = frames.first().copied().flatten();
+        first.map_or(frames.len() <= 1, |first| {
+            let run = (0..).map(|nth| Some(first + nth * each));
+            first % align == 0 && frames.iter().copied().eq(run.take(frames.len()))
+        })
     }
 
     pub(super) fn promise(&mut self, key: usize, wish: &Wish) -> Result<(u64, u64), Refusal> {
@@ -291,6 +329,7 @@ impl Server {
         let promised = ClosedBlock::promise(&self.reserve, run).or_else(|_| {
             let _filling = self.kept.filling();
             ClosedBlock::reopen(self.kept.stock().take_all());
+            self.since.get_or_insert_with(Instant::now);
             ClosedBlock::promise(&self.reserve, run)
         });
         let promise = match promised {
@@ -315,13 +354,15 @@ impl Server {
             let text = format!("no promise has the number {number}");
             return Err(Refusal { errno: Errno::INVAL, limit: 0, text });
         };
-        self.discharge(key, bytes, true);
-        let closed = ClosedBlock::of_promise(promise).map_err(|error| Refusal {
+        let closed = ClosedBlock::of_promise(promise);
+        if let Some(conn) = self.conns.get(key) {
+            self.users.take(conn.uid, bytes, closed.is_ok());
+        }
+        let closed = closed.map_err(|error| Refusal {
             errno: Errno::IO,
             limit: 0,
             text: format!("the promise could not be kept: {error}"),
         })?;
-        self.charge(key, bytes, false)?;
         let wish = Wish { bytes, flags, name, ..Wish::default() };
         match flags.one_file {
             true => self.join(key, call, &wish, (bytes, vec![closed])),

@@ -9,7 +9,6 @@ use glebe_lease::Row;
 use rustix::io::Errno;
 
 use super::{Refusal, Server};
-use crate::leases::Held;
 use crate::stats::{Counter, Stats};
 
 impl Server {
@@ -48,15 +47,7 @@ impl Server {
                 Ok(()) => Ok(()),
                 Err(refusal) => self.refuse(key, call, refusal),
             },
-            Request::Mapped => match self.leases.of(key, lease).map(|it| &it.held) {
-                Some(Held::Given(blocks)) => {
-                    // A kernel without this seal leaves the client's other maps possible.
-                    blocks.iter().for_each(|block| drop(block.seal()));
-                    self.done(key, call, lease)
-                }
-                // It was revoked meanwhile.
-                _ => self.done(key, call, lease),
-            },
+            Request::Mapped => self.done(key, call, lease),
             Request::Release => {
                 if self.leases.of(key, lease).is_some() {
                     let ended = self.leases.remove(lease);
@@ -112,11 +103,12 @@ impl Server {
         }
     }
 
-    /// Returns the bytes that no client holds.
+    /// Returns the bytes that no client holds or was promised.
     pub(super) fn free(&self) -> u64 {
         let stats = self.reserve.stats();
         let stock = self.kept.stock().len() as u64 * self.brick.get();
-        (stats.free + stats.live).bytes(glebe::page_size()).get().saturating_add(stock)
+        let free = (stats.free + stats.live).bytes(glebe::page_size()).get();
+        free.saturating_add(stock).saturating_sub(self.leases.bytes(true))
     }
 
     pub(super) fn longest(&self) -> u64 {
@@ -131,7 +123,8 @@ impl Server {
         stats.held = pages(self.leases.bytes(false));
         stats.promised = pages(self.leases.bytes(true));
         stats.stock = pages(self.kept.stock().len() as u64 * self.brick.get());
-        stats.returning = pages(self.kept.returning.load(Ordering::Acquire));
+        let under_way = [&self.kept.returning, &self.kept.making];
+        stats.returning = pages(under_way.map(|word| word.load(Ordering::Acquire)).iter().sum());
         stats.lease_ns = self.answer_ns.snapshot();
         stats
     }

@@ -1,9 +1,10 @@
 //! [`Brick`] is a file of hugetlb pages that another process may hold.
 //!
-//! No holder can lengthen the file. Only [`Brick::cut`] shortens it for good: a mapping of any
-//! process then raises SIGBUS. A cut brick is never filled again, because a holder's mapping would
-//! then see the new pages. Source: memfd_create(2), F_ADD_SEALS in fcntl(2) (F_SEAL_FUTURE_WRITE:
-//! Linux 5.1), hugetlbfs in the kernel's fs/hugetlbfs/inode.c.
+//! [`Brick::cut`] frees the pages, and touches of mappings raise SIGBUS. No holder can prevent
+//! that, because the brick is sealed against further seals. A holder can cut or punch its own
+//! brick. A holder that maps a cut brick again lengthens it, and gets new pages of the pool, if any
+//! are free. So a cut brick is never filled again. Source: memfd_create(2), F_ADD_SEALS in fcntl(2),
+//! the kernel's fs/hugetlbfs/inode.c.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -37,9 +38,11 @@ impl Brick {
         let file = make(Some(page)).map_err(|e| refused("memfd_create", e))?;
         let parents = Parents::note(file.as_raw_fd())?;
         file::set_len(&file, len.get()).map_err(|e| refused("ftruncate", e))?;
-        let brick = Self { _parents: parents, file, len, page };
-        brick.add_seals(libc::F_SEAL_GROW)?;
-        Ok(brick)
+        let seals = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: the descriptor is open.
+        let sealed = || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        call("fcntl", || "F_ADD_SEALS".into(), sealed)?;
+        Ok(Self { _parents: parents, file, len, page })
     }
 
     /// Allocates the brick's pages, which the kernel zeroes.
@@ -56,7 +59,7 @@ impl Brick {
         )
     }
 
-    /// Frees the pages for good, the last first. Every touch of a mapping then raises SIGBUS.
+    /// Frees the pages, the last first. Touches of mappings then raise SIGBUS.
     ///
     /// # Errors
     /// If ftruncate(2) fails.
@@ -67,24 +70,6 @@ impl Brick {
             let _ = file::set_len(&self.file, pages * page);
         }
         file::set_len(&self.file, 0).map_err(|e| OsError::new("ftruncate", "a brick", e))
-    }
-
-    /// Lets nobody map the brick for writing any more, or punch holes. Present mappings stay.
-    ///
-    /// # Errors
-    /// EINVAL before Linux 5.1.
-    pub fn seal(&self) -> Result<(), OsError> {
-        const FUTURE_WRITE: libc::c_int = 0x10;
-        self.add_seals(FUTURE_WRITE | libc::F_SEAL_SEAL)
-    }
-
-    fn add_seals(&self, seals: libc::c_int) -> Result<(), OsError> {
-        // SAFETY: the descriptor is open.
-        call(
-            "fcntl",
-            || "F_ADD_SEALS".into(),
-            || unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_ADD_SEALS, seals) },
-        )
     }
 
     #[must_use]
