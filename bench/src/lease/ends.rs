@@ -1,4 +1,4 @@
-//! How leases end: taken back, or with their process; and what a storm of kills leaves.
+//! Measures the ends of leases: by a revocation and by a kill. A storm of kills counts lost pages.
 
 use std::io::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn at(nth: u64) -> Bytes {
     Bytes::new(nth * PAGE.bytes().get() / MARKS_A_PAGE)
 }
 
-/// In a child: leases pages and writes to them until they are gone; then tells when that was.
+/// In a child: leases pages and writes to them until they are gone. Then prints the time.
 pub(crate) fn hold(path: &Path, pages: u64, out: &mut dyn Write) -> Outcome {
     let client = Client::connect_to(path, "holder")?;
     let lease = client.lease(wish(pages, REVOCABLE))?;

@@ -113,7 +113,7 @@ fn leases(served: &Served, standing: &Outcome<StandingPool>, report: &mut Report
         }
         drop(rest);
     }
-    // Whoever else gives pages to the pool meanwhile changes the order in which it hands them out.
+    // The end of the big file would change the order of the pool's free pages.
     served.wait_for_stock(&client)
 }
 

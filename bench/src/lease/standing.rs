@@ -8,7 +8,7 @@ use crate::clock::timed;
 use crate::Outcome;
 
 /// Pages added to the pool until dropped. Growing makes other processes' surplus pages persistent;
-/// the drop removes as many, so those processes must have ended.
+/// the drop removes the same number, so those processes must have ended.
 pub(crate) struct StandingPool(PoolChange);
 
 impl StandingPool {

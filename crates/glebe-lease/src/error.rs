@@ -21,9 +21,9 @@ pub enum LeaseError {
     /// The daemon refused the request.
     #[error("{text}")]
     Refused {
-        /// The error number, such as ENOMEM.
+        /// The error number, for example ENOMEM.
         errno: i32,
-        /// The number that the request exceeds, such as the longest run.
+        /// The number that the request exceeds, for example the longest run.
         limit: Bytes,
         /// The reason.
         text: String,

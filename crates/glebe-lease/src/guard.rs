@@ -54,7 +54,7 @@ unsafe extern "C" fn on_touch(_addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` is the `Watched` of a live watch, from `Guard::new`.
     let watched = unsafe { &*data.cast::<Watched>() };
     watched.is_revoked.store(1, Ordering::Release);
-    // SAFETY: the range is the lease's mapping, to which no reference exists.
+    // SAFETY: the range is the lease's mapping, and no reference to it exists.
     match unsafe { fill::replace(watched.start, watched.len) } {
         Ok(()) => Decision::Resume,
         Err(_) => Decision::Pass,

@@ -47,7 +47,7 @@ struct Number {
     connection: Arc<Connection>,
 }
 
-/// What the daemon sent for a lease.
+/// The daemon's answers for a lease.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) number: u64,
@@ -76,7 +76,7 @@ impl Lease {
         self.memory.len()
     }
 
-    /// Returns the number by which lists name the lease.
+    /// Returns the lease's number in lists.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.held.number
@@ -172,7 +172,7 @@ impl Lease {
 
 impl Drop for Number {
     fn drop(&mut self) {
-        // If the daemon is gone, the memory ends with the files and the mapping.
+        // If the daemon has ended, the memory ends with the files and the mapping.
         let _ = self.connection.tell(self.number, Request::Release);
     }
 }

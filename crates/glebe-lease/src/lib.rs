@@ -63,7 +63,7 @@
 //!   (EPROTO) and ends the connection. A request with descriptors, or of more than 512 bytes, ends
 //!   it without an answer. Too many connections of a user: refused (EDQUOT) at once,
 //!   with call 1.
-//! * Refused: `limit` is the number that the request exceeds, such as the longest run in bytes.
+//! * Refused: `limit` is the number that the request exceeds, for example the longest run.
 //! * Recall: the memory will be taken in that time, unless released before. Revoked: the daemon is
 //!   taking it.
 //!

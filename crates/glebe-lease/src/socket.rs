@@ -52,7 +52,7 @@ impl Packets {
         Ok(Self(accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?))
     }
 
-    /// Sends a message with up to [`FILES_MAX`] descriptors, whole or not at all.
+    /// Sends a message with up to [`FILES_MAX`] descriptors. The peer gets all of it or nothing.
     ///
     /// # Errors
     /// `WouldBlock` if the peer's queue is full; EPIPE if the peer has left.

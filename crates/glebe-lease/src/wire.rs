@@ -12,7 +12,7 @@ pub const MESSAGE_MAX: usize = 16 + 40 + FILES_MAX * FRAMES_A_FILE_MAX * 8;
 pub const FILES_MAX: usize = 253;
 /// Most rows of a list's answer.
 pub const ROWS_MAX: usize = 64;
-/// Most frames of an answer. Those of a longer file are left out.
+/// Most frames of an answer. The frames beyond are left out.
 pub const FRAMES_MAX: usize = 4096;
 const FRAMES_A_FILE_MAX: usize = FRAMES_MAX.div_ceil(FILES_MAX);
 const NAME_LEN: usize = 32;
@@ -50,7 +50,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What a lease shall be.
+/// The kind of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// One physical run.

@@ -1,6 +1,6 @@
 //! The keeper takes ended leases back, and fills the [`Stock`].
 //!
-//! Locks: `filling`, while a brick goes from the reserve to the stock; then `stock`, for a step.
+//! Locks: `filling`, while a brick moves from the reserve to the stock; then `stock`, for a step.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ const SHORT: Duration = Duration::from_millis(100);
 /// Time between two looks at the reserve's length.
 const REGROW: Duration = Duration::from_secs(1);
 const REGROW_MAX: Duration = Duration::from_secs(60);
-/// Most bricks that one step takes back: about 10 ms, in which nobody else may change the pool.
+/// Most bricks that one step takes back: about 20 ms. Nobody else can change the pool meanwhile.
 const STEP: usize = 64;
 
 #[derive(Debug)]
@@ -120,7 +120,7 @@ pub(crate) fn grow(reserve: &Reserve, kept: &Kept) {
             kept.lost.fetch_sub(missing.min(step), Ordering::AcqRel);
             continue;
         } else {
-            // Half as much may be there. Rests longer, because others wait for the pool's lock.
+            // Tries half of it next. Rests longer, because others wait for the pool's lock.
             step = (missing.min(step) / 2).max(1);
             rest = (rest * 2).min(REGROW_MAX);
         }

@@ -88,7 +88,7 @@ impl Leases {
         self.all.values().filter(|lease| lease.conn == conn).count()
     }
 
-    /// Returns rows from a number on: those of `uid`, or all for root.
+    /// Returns the rows of `uid` from a number on; all rows for root.
     pub(crate) fn rows(&self, uid: u32, from: u64, most: usize) -> Vec<Row> {
         let own = self.all.range(from..).filter(|(_, lease)| uid == 0 || lease.uid == uid);
         let row = |(number, lease): (&u64, &Lease)| Row {

@@ -92,7 +92,7 @@ impl Users {
         Ok(())
     }
 
-    /// Moves `bytes` from promised to held, or to nowhere if they were not to be had.
+    /// Counts `bytes` as promised no more, and as held if the lease was given.
     pub(crate) fn take(&mut self, uid: u32, bytes: u64, is_had: bool) {
         if let Some(user) = self.users.get_mut(&uid) {
             user.promised = user.promised.saturating_sub(bytes);

@@ -1,7 +1,7 @@
 //! [`Server`] answers requests on one thread.
 //!
-//! It waits only for sockets and for deadlines of recalled leases. Memory that is not zeroed ahead
-//! is zeroed before the answer; files for one-file leases are made on threads of their own.
+//! It waits for sockets and for deadlines of recalled leases. Memory that is not zeroed ahead is
+//! zeroed before the answer, while others wait. A one-file lease has a thread that makes its file.
 
 mod lend;
 mod requests;
@@ -40,9 +40,9 @@ const EVENTS: usize = 64;
 const TURN: usize = 16;
 /// Most messages that wait for a client that does not read.
 const WAITING_MAX: usize = 1024;
-/// A pause of the clients in which the keeper works.
+/// The keeper works if the clients pause for this time.
 const QUIET: Duration = Duration::from_millis(1);
-/// Longest time for which ended leases wait for a pause.
+/// Longest wait of ended leases for a pause.
 const DELAY_MAX: Duration = Duration::from_millis(20);
 /// Pause without a free descriptor.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -308,7 +308,7 @@ impl Server {
             }
         }
         if message.call == 0 {
-            // A client may read no events; the deadline holds all the same.
+            // A client may read no events; the deadline holds nevertheless.
             self.kept.counts.add(Counter::Unread, 1);
             return Ok(());
         }

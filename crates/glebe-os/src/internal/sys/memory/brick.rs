@@ -3,8 +3,8 @@
 //! [`Brick::cut`] frees the pages, and touches of mappings raise SIGBUS. No holder can prevent
 //! that, because the brick is sealed against further seals. A holder can cut or punch its own
 //! brick. A holder that maps a cut brick again lengthens it, and gets new pages of the pool, if any
-//! are free. So a cut brick is never filled again. Source: memfd_create(2), F_ADD_SEALS in fcntl(2),
-//! the kernel's fs/hugetlbfs/inode.c.
+//! are free. So a cut brick is never filled again. Source: memfd_create(2), F_ADD_SEALS in
+//! fcntl(2), the kernel's fs/hugetlbfs/inode.c.
 #![allow(unsafe_code)]
 
 use std::fs::File;
