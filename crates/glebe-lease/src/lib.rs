@@ -55,7 +55,8 @@
 //! * Flags: 1 one physical run, 2 one file, 4 the daemon may take the memory back.
 //! * Leased: the lease is `bytes` long, in files of `file` bytes and pages of `page` bytes. A
 //!   message has up to 253 descriptors: `count` files from `first` on. It has a frame (u64) for
-//!   each page of them, `u64::MAX` if hidden. Messages follow until all files are sent.
+//!   each page of them, at most 4096; `u64::MAX` if hidden. Messages follow until all files are
+//!   sent.
 //! * Mapped: the client has mapped the files. The daemon only answers: a seal against further
 //!   mappings (F_SEAL_FUTURE_WRITE) would need files that accept seals, and a client could then
 //!   seal them against the daemon's cut.

@@ -85,18 +85,7 @@ impl Packets {
     /// # Errors
     /// See [`Packets::receive`].
     pub fn receive_alone(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut control = RecvAncillaryBuffer::default();
-        let got = loop {
-            match recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::empty())
-            {
-                Err(rustix::io::Errno::INTR) => {}
-                other => break other?,
-            }
-        };
-        match got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            true => Err(io::ErrorKind::InvalidData.into()),
-            false => Ok(got.bytes),
-        }
+        self.message(bytes, &mut RecvAncillaryBuffer::default(), RecvFlags::empty())
     }
 
     /// Receives a message that is there already, or fails with `WouldBlock`.
@@ -115,23 +104,32 @@ impl Packets {
     ) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = flags | RecvFlags::CMSG_CLOEXEC;
-        let got = loop {
-            match recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
-                Err(rustix::io::Errno::INTR) => {}
-                other => break other?,
-            }
-        };
         files.clear();
+        let len = self.message(bytes, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 files.extend(rights);
             }
         }
-        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err(io::ErrorKind::InvalidData.into());
+        Ok(len)
+    }
+
+    fn message(
+        &self,
+        bytes: &mut [u8],
+        control: &mut RecvAncillaryBuffer<'_>,
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let got = loop {
+            match recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], control, flags) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        match got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            true => Err(io::ErrorKind::InvalidData.into()),
+            false => Ok(got.bytes),
         }
-        Ok(got.bytes)
     }
 }
 

@@ -189,6 +189,12 @@ impl Server {
     }
 }
 
+/// Returns the call of a message, also of a malformed one.
+fn call_of(message: &[u8]) -> u32 {
+    let call = message.get(4..8).and_then(|call| call.try_into().ok());
+    call.map_or(1, u32::from_le_bytes)
+}
+
 /// Connections.
 impl Server {
     fn accept(&mut self) -> io::Result<()> {
@@ -277,8 +283,7 @@ impl Server {
                 self.count(Counter::Malformed);
                 let refused =
                     Answer::Refused { errno: Errno::PROTO.raw_os_error(), limit: 0, text };
-                let call = bytes[..len].get(4..8).and_then(|call| call.try_into().ok());
-                let call = call.map_or(1, u32::from_le_bytes).max(1);
+                let call = call_of(&bytes[..len]).max(1);
                 self.send(key, Message { call, lease: 0, body: refused })?;
                 return Err(io::ErrorKind::InvalidData.into());
             }
@@ -330,8 +335,7 @@ impl Server {
                 (false, Some(lease)) => lease.files(),
                 (false, None) => {
                     // The lease was taken back before the client had its files.
-                    let call = first.bytes.get(4..8).and_then(|call| call.try_into().ok());
-                    let call = call.map_or(1, u32::from_le_bytes);
+                    let call = call_of(&first.bytes);
                     let text = "the lease was taken back before it was sent".to_owned();
                     let body =
                         Answer::Refused { errno: Errno::AGAIN.raw_os_error(), limit: 0, text };

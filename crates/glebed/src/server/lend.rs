@@ -202,6 +202,14 @@ impl Server {
         self.since.get_or_insert_with(Instant::now);
     }
 
+    /// Returns an entry of the table; a lease without a name has its client's.
+    fn entry(&self, key: usize, wish: &Wish, bytes: u64, held: Held) -> Option<Lease> {
+        let conn = self.conns.get(key)?;
+        let name = if wish.name.as_str().is_empty() { conn.name } else { wish.name };
+        let (uid, pid, flags, until) = (conn.uid, conn.pid, wish.flags, None);
+        Some(Lease { conn: key, uid, pid, held, bytes, flags, name, until })
+    }
+
     /// Enters the lease, and queues its messages.
     fn give(
         &mut self,
@@ -210,11 +218,7 @@ impl Server {
         wish: &Wish,
         (bytes, blocks): (u64, Vec<ClosedBlock>),
     ) {
-        let Some(conn) = self.conns.get(key) else { return };
-        let name = if wish.name.as_str().is_empty() { conn.name } else { wish.name };
-        let (uid, pid, flags, until) = (conn.uid, conn.pid, wish.flags, None);
-        let held = Held::Given(blocks);
-        let mut lease = Lease { conn: key, uid, pid, held, bytes, flags, name, until };
+        let Some(mut lease) = self.entry(key, wish, bytes, Held::Given(blocks)) else { return };
         let (frames, count) = (lease.frames(), lease.files().len());
         let number = self.leases.add(lease);
         self.count(Counter::Leased);
@@ -339,12 +343,8 @@ impl Server {
                 return Err(self.refusal(pages, &error));
             }
         };
-        let Some(conn) = self.conns.get(key) else { return Ok((0, 0)) };
-        let name = if wish.name.as_str().is_empty() { conn.name } else { wish.name };
-        let (uid, pid, flags, until) = (conn.uid, conn.pid, wish.flags, None);
-        let held = Held::Promised(promise);
-        let lease = Lease { conn: key, uid, pid, held, bytes, flags, name, until };
-        Ok((self.leases.add(lease), bytes))
+        let lease = self.entry(key, wish, bytes, Held::Promised(promise));
+        Ok((lease.map_or(0, |lease| self.leases.add(lease)), bytes))
     }
 
     pub(super) fn take(&mut self, key: usize, call: u32, number: u64) -> Result<(), Refusal> {
