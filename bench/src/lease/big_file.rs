@@ -31,7 +31,7 @@ impl BigFile {
         file.set_len(len)?;
         let map = MmapOptions::new().len(len as usize).map_raw(&file)?;
         map.advise(Advice::PopulateWrite)?;
-        let client = Packets::connect(&path)?;
+        let client = Packets::connect(&path, None)?;
         let server = Packets::accept(&listener)?;
         rustix::io::ioctl_fionbio(&server, false)?;
         std::thread::spawn(move || {

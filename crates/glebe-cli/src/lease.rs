@@ -124,15 +124,22 @@ fn once(args: &LeasesArgs, client: &Client, out: &mut dyn Write) -> Outcome {
     }
     writeln!(out, "{:>6} {:>10} {:>8} {:>8}  {:<24} NAME", "LEASE", "SIZE", "USER", "PID", "KIND")?;
     for row in &rows {
-        let (size, kind) = (Bytes::new(row.bytes).to_string(), kind(row.flags));
-        let Row { lease, uid, pid, name, .. } = row;
-        writeln!(out, "{lease:>6} {size:>10} {uid:>8} {pid:>8}  {kind:<24} {}", name.as_str())?;
+        let (size, kind) = (Bytes::new(row.bytes).to_string(), kind(row));
+        let Row { uid, pid, name, .. } = row;
+        // A cache belongs to no process, and its number is for the protocol alone.
+        let number = if row.is_cache { "-".to_owned() } else { row.lease.to_string() };
+        let pid = if row.is_cache { "-".to_owned() } else { pid.to_string() };
+        writeln!(out, "{number:>6} {size:>10} {uid:>8} {pid:>8}  {kind:<24} {}", name.as_str())?;
     }
     let all: u64 = rows.iter().map(|row| row.bytes).sum();
     Ok(writeln!(out, "{} leases, {}", rows.len(), Bytes::new(all))?)
 }
 
-fn kind(flags: Flags) -> String {
+fn kind(row: &Row) -> String {
+    if row.is_cache {
+        return "cache".to_owned();
+    }
+    let flags = row.flags;
     let words = [
         (flags.contiguous, "one run"),
         (flags.one_file, "one file"),
@@ -143,9 +150,9 @@ fn kind(flags: Flags) -> String {
 }
 
 fn as_json(row: &Row) -> serde_json::Value {
-    let Row { lease, bytes, uid, pid, flags, name } = row;
+    let Row { lease, bytes, uid, pid, flags, is_cache, name } = row;
     json!({
         "lease": lease, "bytes": bytes, "uid": uid, "pid": pid, "name": name.as_str(),
-        "contiguous": flags.contiguous, "one_file": flags.one_file, "revocable": flags.revocable,
+        "cache": is_cache, "contiguous": flags.contiguous, "one_file": flags.one_file, "revocable": flags.revocable,
     })
 }

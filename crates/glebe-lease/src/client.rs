@@ -73,8 +73,17 @@ impl Client {
     /// # Errors
     /// [`LeaseError::NoDaemon`]; [`LeaseError::Refused`] if the user has too many connections.
     pub fn connect_to(path: &Path, name: &str) -> Result<Self, LeaseError> {
+        Self::connect_with(path, name, None)
+    }
+
+    /// Each call waits at most for `patience`.
+    pub(crate) fn connect_with(
+        path: &Path,
+        name: &str,
+        patience: Option<Duration>,
+    ) -> Result<Self, LeaseError> {
         let refused = |source| LeaseError::NoDaemon { path: path.to_owned(), source };
-        let packets = Packets::connect(path).map_err(refused)?;
+        let packets = Packets::connect(path, patience).map_err(refused)?;
         let connection = Arc::new(Connection::new(packets));
         let hello = Request::Hello { name: Name::new(name) };
         match connection.call(0, hello)?.0.body {
@@ -163,6 +172,49 @@ impl Client {
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.packets.as_fd()
+    }
+}
+
+/// A named cache of the daemon.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) number: u64,
+    pub(crate) places: u64,
+    pub(crate) place: u64,
+    pub(crate) control: File,
+}
+
+/// Named caches.
+impl Client {
+    pub(crate) fn cache(&self, len: Bytes, name: Name) -> Result<Opened, LeaseError> {
+        let request = Request::Cache { bytes: len.get(), name };
+        let (answer, mut files) = self.connection.call(0, request)?;
+        match (answer.body, files.pop()) {
+            (Answer::Cache { places, place }, Some(control)) => {
+                Ok(Opened { number: answer.lease, places, place, control })
+            }
+            _ => Err(Malformed::Answer.into()),
+        }
+    }
+
+    pub(crate) fn place(&self, cache: u64, index: u64) -> Result<(u64, File), LeaseError> {
+        let (answer, mut files) = self.connection.call(cache, Request::Place { index })?;
+        match (answer.body, files.pop()) {
+            (Answer::Place { generation }, Some(file)) => Ok((generation, file)),
+            _ => Err(Malformed::Answer.into()),
+        }
+    }
+
+    pub(crate) fn end_cache(&self, cache: u64) -> Result<(), LeaseError> {
+        self.connection.call(cache, Request::Release).map(drop)
+    }
+
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.connection.guard.is_child()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.connection.packets.has_ended()
     }
 }
 

@@ -11,11 +11,14 @@ use crate::error::LeaseError;
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::internal::sys::processes::sigbus::{fill, Decision, Handler, Watch};
+use glebe_os::units::Bytes;
 
 #[derive(Debug)]
 struct Watched {
     start: usize,
     len: usize,
+    /// Bytes that one revocation takes.
+    unit: usize,
     is_revoked: MappedWord,
 }
 
@@ -27,9 +30,10 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(memory: &Mapping) -> Result<Self, LeaseError> {
-        let (start, len) = (memory.addr(), memory.len().as_usize());
-        let watched = Box::new(Watched { start, len, is_revoked: MappedWord::new(0) });
+    /// The daemon takes the memory back in pieces of `unit` bytes.
+    pub(crate) fn new(memory: &Mapping, unit: Bytes) -> Result<Self, LeaseError> {
+        let (start, len, unit) = (memory.addr(), memory.len().as_usize(), unit.as_usize());
+        let watched = Box::new(Watched { start, len, unit, is_revoked: MappedWord::new(0) });
         let handler = Handler::install()?;
         if !handler.is_first()? {
             return Err(LeaseError::HandlerCovered);
@@ -50,12 +54,14 @@ impl Guard {
     }
 }
 
-unsafe extern "C" fn on_touch(_addr: usize, data: *const ()) -> Decision {
+unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` is the `Watched` of a live watch, from `Guard::new`.
     let watched = unsafe { &*data.cast::<Watched>() };
     watched.is_revoked.store(1, Ordering::Release);
-    // SAFETY: the range is the lease's mapping, and no reference to it exists.
-    match unsafe { fill::replace(watched.start, watched.len) } {
+    let first = addr.saturating_sub(watched.start) / watched.unit * watched.unit;
+    let len = watched.unit.min(watched.len.saturating_sub(first));
+    // SAFETY: the range is in the watched mapping, and references to it are only to atomics.
+    match unsafe { fill::replace(watched.start + first, len) } {
         Ok(()) => Decision::Resume,
         Err(_) => Decision::Pass,
     }

@@ -63,7 +63,7 @@ impl Lease {
         let Received { number, file, page, files, frames, .. } = got;
         let held = Number { number, connection };
         let memory = Mapping::of_files(files.iter(), file, page)?;
-        let guard = Guard::new(&memory)?;
+        let guard = Guard::new(&memory, memory.len())?;
         memory.populate(Bytes::ZERO, memory.len())?;
         let frames = frames.into_iter().map(|frame| (frame != u64::MAX).then_some(frame));
         let frames = frames.collect();

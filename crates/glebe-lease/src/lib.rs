@@ -38,6 +38,8 @@
 //! | 6 | take (the lease is the promise's number) | |
 //! | 7 | list, from the lease's number on | |
 //! | 8 | stats | |
+//! | 9 | cache | bytes u64, name |
+//! | 10 | place (the lease is the cache's number) | index u64 |
 //!
 //! | kind | answer or event | after the first 16 bytes |
 //! |---|---|---|
@@ -47,11 +49,13 @@
 //! | 0x84 | promised | bytes u64 |
 //! | 0x85 | listed | count u64, then rows |
 //! | 0x86 | stats | OpenMetrics text, to the end |
+//! | 0x87 | cache, and its control file | places u64, bytes of a place u64 |
+//! | 0x88 | place, and its file | generation u64 |
 //! | 0xff | refused | errno i32, 0 u32, limit u64, text (UTF-8, to the end) |
 //! | 0x41 | event: recall | milliseconds u64 |
 //! | 0x42 | event: revoked | |
 //!
-//! * A row: lease u64, bytes u64, uid u32, pid u32, flags u32, 0 u32, name.
+//! * A row: lease u64, bytes u64, uid u32, pid u32, flags u32, 1 for a cache u32, name.
 //! * Flags: 1 one physical run, 2 one file, 4 the daemon may take the memory back.
 //! * Leased: the lease is `bytes` long, in files of `file` bytes and pages of `page` bytes. A
 //!   message has up to 253 descriptors: `count` files from `first` on. It has a frame (u64) for
@@ -60,6 +64,10 @@
 //! * Mapped: the client has mapped the files. The daemon only answers: a seal against further
 //!   mappings (F_SEAL_FUTURE_WRITE) would need files that accept seals, and a client could then
 //!   seal them against the daemon's cut.
+//! * Cache: a user's processes that ask for one name share the cache, of the first's length. The
+//!   control file has 8-byte words: 1 since a client used the cache, a random seed, then each
+//!   place's generation (0: no memory). A client maps a place again when its generation changes.
+//!   The daemon takes a place by setting 0 and cutting the file. Release ends the cache.
 //! * The first request is hello. After a breach of the protocol the daemon answers with refused
 //!   (EPROTO) and ends the connection. A request with descriptors, or of more than 512 bytes, ends
 //!   it without an answer. Too many connections of a user: refused (EDQUOT) at once,
@@ -74,6 +82,7 @@ mod client;
 mod error;
 mod guard;
 mod lease;
+mod places;
 pub mod socket;
 pub mod wire;
 
@@ -81,6 +90,12 @@ pub use client::{socket_path, Client, Promise};
 pub use error::LeaseError;
 pub use lease::{Lease, LeaseRun};
 pub use wire::{Flags, Row, Wish};
+
+/// For the other crates of glebe; changes without notice.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::places::Places;
+}
 
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, units};

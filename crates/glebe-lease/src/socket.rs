@@ -4,11 +4,14 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::{
-    accept_with, bind, connect, recvmsg, sendmsg, socket_with, AddressFamily, RecvAncillaryBuffer,
-    RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, recv, recvmsg, sendmsg, socket_with, AddressFamily,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::wire::FILES_MAX;
@@ -34,12 +37,15 @@ pub fn bound(path: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Packets {
-    /// Connects to the socket at `path`.
+    /// Connects to the socket at `path`. With `patience`, no later call waits longer.
     ///
     /// # Errors
     /// ECONNREFUSED if nobody listens.
-    pub fn connect(path: &Path) -> io::Result<Self> {
+    pub fn connect(path: &Path, patience: Option<Duration>) -> io::Result<Self> {
         let socket = socket(SocketFlags::empty())?;
+        for timeout in [Timeout::Recv, Timeout::Send].into_iter().filter(|_| patience.is_some()) {
+            set_socket_timeout(&socket, timeout, patience)?;
+        }
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Self(socket))
     }
@@ -64,7 +70,7 @@ impl Packets {
         }
         loop {
             match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 other => return Ok(other.map(drop)?),
             }
         }
@@ -96,6 +102,13 @@ impl Packets {
         self.receive_with(bytes, files, RecvFlags::DONTWAIT)
     }
 
+    /// Returns true if the peer has left. Takes no message.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        !matches!(recv(&self.0, &mut [0; 1], flags), Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR))
+    }
+
     fn receive_with(
         &self,
         bytes: &mut [u8],
@@ -122,7 +135,7 @@ impl Packets {
     ) -> io::Result<usize> {
         let got = loop {
             match recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], control, flags) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 other => break other?,
             }
         };

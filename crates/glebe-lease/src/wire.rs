@@ -100,6 +100,8 @@ pub enum Request {
     Take,
     List,
     Stats,
+    Cache { bytes: u64, name: Name },
+    Place { index: u64 },
 }
 
 /// A row of the list of leases.
@@ -115,6 +117,8 @@ pub struct Row {
     pub pid: u32,
     /// Kind of lease.
     pub flags: Flags,
+    /// True for a named cache, whose lease belongs to no process.
+    pub is_cache: bool,
     /// Name of the lease, or else of the client.
     pub name: Name,
 }
@@ -129,6 +133,8 @@ pub enum Answer {
     Promised { bytes: u64 },
     Listed(Vec<Row>),
     Stats(String),
+    Cache { places: u64, place: u64 },
+    Place { generation: u64 },
     Refused { errno: i32, limit: u64, text: String },
     Recall { milliseconds: u64 },
     Revoked,
@@ -211,8 +217,8 @@ impl<'a> Reader<'a> {
     fn row(&mut self) -> Result<Row, Malformed> {
         let (lease, bytes, uid, pid) = (self.u64()?, self.u64()?, self.u32()?, self.u32()?);
         let flags = Flags::of_bits(self.u32()?)?;
-        self.u32()?;
-        Ok(Row { lease, bytes, uid, pid, flags, name: self.name()? })
+        let is_cache = self.u32()? != 0;
+        Ok(Row { lease, bytes, uid, pid, flags, is_cache, name: self.name()? })
     }
 
     fn text(&mut self) -> Result<String, Malformed> {
@@ -276,6 +282,8 @@ impl Message<Request> {
             Request::Take => 6,
             Request::List => 7,
             Request::Stats => 8,
+            Request::Cache { .. } => 9,
+            Request::Place { .. } => 10,
         };
         put_head(out, kind, self.call, self.lease);
         match &self.body {
@@ -283,6 +291,11 @@ impl Message<Request> {
             Request::Lease(wish) | Request::Promise(wish) => put_wish(out, wish),
             Request::Mapped | Request::Release | Request::Take => {}
             Request::List | Request::Stats => {}
+            Request::Cache { bytes, name } => {
+                out.extend(bytes.to_le_bytes());
+                out.extend(name.0);
+            }
+            Request::Place { index } => out.extend(index.to_le_bytes()),
         }
     }
 
@@ -301,6 +314,8 @@ impl Message<Request> {
             6 => Request::Take,
             7 => Request::List,
             8 => Request::Stats,
+            9 => Request::Cache { bytes: reader.u64()?, name: reader.name()? },
+            10 => Request::Place { index: reader.u64()? },
             other => return Err(Malformed::Kind(other)),
         };
         ended(&reader, Self { call, lease, body })
@@ -317,6 +332,8 @@ impl Message<Answer> {
             Answer::Promised { .. } => 0x84,
             Answer::Listed(_) => 0x85,
             Answer::Stats(_) => 0x86,
+            Answer::Cache { .. } => 0x87,
+            Answer::Place { .. } => 0x88,
             Answer::Refused { .. } => 0xff,
             Answer::Recall { .. } => 0x41,
             Answer::Revoked => 0x42,
@@ -333,13 +350,15 @@ impl Message<Answer> {
                 words(frames);
             }
             Answer::Promised { bytes } => words(&[*bytes]),
+            Answer::Cache { places, place } => words(&[*places, *place]),
+            Answer::Place { generation } => words(&[*generation]),
             Answer::Recall { milliseconds } => words(&[*milliseconds]),
             Answer::Listed(rows) => {
                 words(&[rows.len() as u64]);
                 for row in rows {
                     out.extend(row.lease.to_le_bytes());
                     out.extend(row.bytes.to_le_bytes());
-                    let numbers = [row.uid, row.pid, row.flags.to_bits(), 0];
+                    let numbers = [row.uid, row.pid, row.flags.to_bits(), row.is_cache.into()];
                     numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
                     out.extend(row.name.0);
                 }
@@ -387,6 +406,8 @@ impl Message<Answer> {
                 Answer::Listed(rows)
             }
             0x86 => Answer::Stats(reader.text()?),
+            0x87 => Answer::Cache { places: reader.u64()?, place: reader.u64()? },
+            0x88 => Answer::Place { generation: reader.u64()? },
             0xff => {
                 let (errno, _, limit) = (reader.u32()? as i32, reader.u32()?, reader.u64()?);
                 Answer::Refused { errno, limit, text: reader.text()? }
@@ -438,6 +459,9 @@ mod tests {
             Just(Request::Take),
             Just(Request::List),
             Just(Request::Stats),
+            (any::<u64>(), ".*")
+                .prop_map(|(bytes, name)| Request::Cache { bytes, name: Name::new(&name) }),
+            any::<u64>().prop_map(|index| Request::Place { index }),
         ]
     }
 
@@ -445,7 +469,7 @@ mod tests {
         let row = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>(), ".*");
         let row = row.prop_map(|(lease, bytes, uid, pid, name)| {
             let flags = Flags { one_file: pid % 2 == 0, ..Flags::default() };
-            Row { lease, bytes, uid, pid, flags, name: Name::new(&name) }
+            Row { lease, bytes, uid, pid, flags, is_cache: uid == 0, name: Name::new(&name) }
         });
         prop_oneof![
             any::<[u64; 4]>().prop_map(|[brick, total, free, longest]| Answer::Welcome {
@@ -470,6 +494,8 @@ mod tests {
             any::<u64>().prop_map(|bytes| Answer::Promised { bytes }),
             any::<u64>().prop_map(|milliseconds| Answer::Recall { milliseconds }),
             ".*".prop_map(Answer::Stats),
+            any::<[u64; 2]>().prop_map(|[places, place]| Answer::Cache { places, place }),
+            any::<u64>().prop_map(|generation| Answer::Place { generation }),
             Just(Answer::Done),
             Just(Answer::Revoked),
         ]

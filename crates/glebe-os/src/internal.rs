@@ -7,6 +7,7 @@
 )]
 
 pub mod extents;
+pub mod hash;
 #[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]

@@ -18,10 +18,19 @@ impl Scratch {
         Self::with_mode(what, 0o755)
     }
 
+    /// Makes a folder in memory (tmpfs), for this user alone.
+    pub fn in_memory(what: &str) -> Self {
+        Self::within(Path::new("/dev/shm"), what, 0o700)
+    }
+
     fn with_mode(what: &str, mode: u32) -> Self {
+        Self::within(&std::env::temp_dir(), what, mode)
+    }
+
+    fn within(folder: &Path, what: &str, mode: u32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("glebe-test-{}-{nth}-{what}", process::id()));
+        let dir = folder.join(format!("glebe-test-{}-{nth}-{what}", process::id()));
         fs::create_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
         fs::set_permissions(&dir, Permissions::from_mode(mode)).expect("the folder is ours");
         Self(dir)

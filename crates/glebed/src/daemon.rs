@@ -101,7 +101,7 @@ fn open(settings: &Settings) -> Result<OwnedFd, Failure> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir);
         made.map_err(|e| failed("", &e))?;
     }
-    if Packets::connect(path).is_ok() {
+    if Packets::connect(path, None).is_ok() {
         return Err(failed("another daemon does already", &""));
     }
     if path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket()) {

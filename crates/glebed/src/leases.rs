@@ -97,6 +97,7 @@ impl Leases {
             uid: lease.uid,
             pid: lease.pid,
             flags: lease.flags,
+            is_cache: false,
             name: lease.name,
         };
         own.map(row).take(most).collect()

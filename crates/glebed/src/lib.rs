@@ -10,6 +10,7 @@
 //!
 //! The crate has no unsafe code. Source: the kernel's memfd seals; udmabuf; vhost-user.
 
+mod caches;
 mod conn;
 mod daemon;
 mod keeper;
@@ -26,6 +27,8 @@ pub use stats::Stats;
 
 /// An error for a person to read.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+type Result<T> = std::result::Result<T, Failure>;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -3,6 +3,7 @@
 //! It waits for sockets and for deadlines of recalled leases. Memory that is not zeroed ahead is
 //! zeroed before the answer, while others wait. A one-file lease has a thread that makes its file.
 
+mod cached;
 mod lend;
 mod requests;
 
@@ -26,6 +27,7 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use slab::Slab;
 
+use crate::caches::Caches;
 use crate::conn::{Conn, Waiting};
 use crate::keeper::Kept;
 use crate::leases::{Held, Leases};
@@ -75,6 +77,9 @@ pub(crate) struct Server {
     wake: Arc<OwnedFd>,
     conns: Slab<Conn>,
     leases: Leases,
+    caches: Caches,
+    /// When to look for unused caches.
+    next_look: Instant,
     users: Users,
     brick: Bytes,
     serial: u64,
@@ -112,6 +117,8 @@ impl Server {
             wake,
             conns: Slab::new(),
             leases: Leases::default(),
+            caches: Caches::new(brick),
+            next_look: Instant::now(),
             brick,
             serial: 0,
             returned: Vec::new(),
@@ -146,6 +153,7 @@ impl Server {
                 }
             }
             self.end_recalled();
+            self.look_at_caches();
             self.hand_over(events.is_empty());
             self.accept_after_pause()?;
         }
@@ -153,7 +161,8 @@ impl Server {
     }
 
     fn wait(&self) -> Option<Duration> {
-        let next = self.leases.next_end().into_iter().chain(self.pause).min();
+        let look = (self.caches.filled_places() > 0).then_some(self.next_look);
+        let next = self.leases.next_end().into_iter().chain(self.pause).chain(look).min();
         let next = next.map(|next| next.saturating_duration_since(Instant::now()));
         next.into_iter().chain(self.since.map(|_| QUIET)).min()
     }
@@ -176,6 +185,7 @@ impl Server {
 
     /// Lets clients keep what they hold; they do not notice the daemon's end.
     pub(crate) fn leave(&mut self) {
+        ClosedBlock::reopen(self.caches.take_all());
         let keys: Vec<usize> = self.conns.iter().map(|(key, _)| key).collect();
         for lease in keys.into_iter().flat_map(|key| self.leases.remove_all(key)) {
             if let Held::Given(blocks) = lease.held {

@@ -33,6 +33,8 @@ pub struct Settings {
     pub zeroed: Bytes,
     /// Time between the request for a revocable lease and its end.
     pub notice: Duration,
+    /// Time after which an unused named cache loses its memory.
+    pub cache_idle: Duration,
     /// Limits.
     pub quota: Quota,
 }
@@ -69,6 +71,7 @@ impl Default for Settings {
             group: Some("glebe".to_owned()),
             zeroed: Bytes::mib(64),
             notice: Duration::from_millis(100),
+            cache_idle: Duration::from_secs(600),
             quota: Quota::default(),
         }
     }

@@ -14,6 +14,8 @@ statistics! {
         Revoked revoked Count "leases taken back while clients held them";
         Refused refused Count "requests refused for lack of memory";
         OverQuota over_quota Count "requests refused by a limit of the user or connection";
+        CachePlaces cache_places Count "places of named caches that got memory";
+        CacheTaken cache_taken Count "places of named caches whose memory was taken";
         Malformed malformed Count "connections ended for breaking the protocol";
         Unread unread Count "events dropped because the client reads none";
         Accepted accepted Count "connections accepted";
@@ -25,6 +27,7 @@ statistics! {
         held "held_pages" "pages that clients hold";
         promised "promised_pages" "pages promised";
         stock "stock_pages" "pages zeroed ahead";
+        cached "cached_pages" "pages of named caches";
         returning "returning_pages" "pages being taken back";
     }
     durations {

@@ -13,6 +13,7 @@
 mod addresses;
 mod bricks;
 mod gathered;
+mod part;
 pub mod racy;
 mod reserved;
 mod shaped;
@@ -38,6 +39,7 @@ use crate::units::{Bytes, PageSize};
 pub use addresses::{Addresses, Piece};
 pub use bricks::{frames_of, Bricks};
 pub use gathered::Stretch;
+pub use part::Part;
 pub use reserved::Reserved;
 pub use window::Window;
 

@@ -11,6 +11,7 @@ use super::word::{change, tick, Word};
 use crate::{Error, Purged};
 use glebe_os::extent::Extent;
 use glebe_os::internal::extents::push;
+use glebe_os::internal::mapping::Part;
 use glebe_os::internal::sys::machine::uptime;
 use glebe_os::units::Bytes;
 
@@ -170,6 +171,15 @@ impl<'a> Pin<'a> {
         }
         self.shared.whole()
     }
+}
+
+/// Returns the pinned bytes.
+///
+/// # Errors
+/// [`Error::Forked`], [`Error::Truncated`].
+pub fn part_of<'a>(pin: &'a Pin<'_>) -> Result<Part<'a>, Error> {
+    let at = pin.place(Bytes::ZERO, pin.len().as_usize())?;
+    Ok(pin.shared.data().part(at, pin.len()))
 }
 
 impl Drop for Pin<'_> {

@@ -287,3 +287,16 @@ impl Shared {
         Ok(extent)
     }
 }
+
+/// Returns true if the granule at `offset` has contents that no purge has taken.
+#[must_use]
+pub fn has_contents(shared: &Shared, offset: Bytes) -> bool {
+    let word = |offset: Bytes| shared.word(offset.get() / shared.granule().get());
+    offset < shared.len() && word(offset).is_present() && !word(offset).is_lost()
+}
+
+/// Returns true if the granule at `offset` is marked.
+#[must_use]
+pub fn is_marked(shared: &Shared, offset: Bytes) -> bool {
+    offset < shared.len() && shared.word(offset.get() / shared.granule().get()).is_marked()
+}

@@ -6,11 +6,12 @@ use std::time::Instant;
 use glebe::contig::Node;
 use glebe::internal::sync::Ordering;
 use glebe::internal::ClosedBlock;
-use glebe::reserve::{Request as Run, ReserveError};
+use glebe::reserve::{Request as Run, Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
 use glebe_lease::wire::{Answer, Message, Wish, FILES_MAX, FRAMES_MAX};
 use rustix::io::Errno;
 
+use super::cached::with_caches;
 use super::{Made, Refusal, Server};
 use crate::conn::Waiting;
 use crate::leases::{Held, Lease};
@@ -110,32 +111,23 @@ impl Server {
         }
         let run = Run::new(pages).align(align);
         let close = |run: Run| ClosedBlock::of(&self.reserve, run).map(|block| vec![block]);
-        let kept = Arc::clone(&self.kept);
-        let mut filling = None;
-        let closed = close(run).or_else(|_| {
-            // Bricks of the stock may complete a run.
-            filling = Some(kept.filling());
-            ClosedBlock::reopen(kept.stock().take_all());
-            close(run)
-        });
-        if filling.is_some() {
-            self.since.get_or_insert_with(Instant::now);
-        }
-        let closed = match closed {
-            Err(ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. }) if !contiguous => {
-                close(run.any()).or_else(|error| self.pieces(count).ok_or(error))
-            }
-            other => other,
+        let scattered = || match contiguous {
+            true => Err(ReserveError::NoRun { asked: pages, largest }),
+            false => close(run.any()).or_else(|error| pieces(&self.reserve, count).ok_or(error)),
         };
-        drop(filling);
+        let closed = close(run).or_else(|_| {
+            // Bricks of the stock may complete a run, and then those of caches.
+            let _filling = self.kept.filling();
+            ClosedBlock::reopen(self.kept.stock().take_all());
+            self.since.get_or_insert_with(Instant::now);
+            let done = close(run).or_else(|_| scattered());
+            done.or_else(|_| {
+                with_caches((&mut self.caches, &*self.kept), count, || {
+                    close(run).or_else(|_| scattered())
+                })
+            })
+        });
         closed.map_err(|error| self.refusal(pages, &error))
-    }
-
-    /// Takes bricks one by one; `None` if there are fewer than `count`.
-    fn pieces(&self, count: usize) -> Option<Vec<ClosedBlock>> {
-        let one = || ClosedBlock::of(&self.reserve, Run::new(Pages::new(1)).any()).ok();
-        let pieces: Vec<ClosedBlock> = std::iter::from_fn(one).take(count).collect();
-        (pieces.len() == count).then_some(pieces)
     }
 
     fn refusal(&mut self, pages: Pages, error: &ReserveError) -> Refusal {
@@ -334,7 +326,9 @@ impl Server {
             let _filling = self.kept.filling();
             ClosedBlock::reopen(self.kept.stock().take_all());
             self.since.get_or_insert_with(Instant::now);
-            ClosedBlock::promise(&self.reserve, run)
+            let count = bytes / self.brick.get();
+            let caches = (&mut self.caches, &*self.kept);
+            with_caches(caches, count as usize, || ClosedBlock::promise(&self.reserve, run))
         });
         let promise = match promised {
             Ok(promise) => promise,
@@ -370,4 +364,11 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// Takes bricks one by one; `None` if there are fewer than `count`.
+fn pieces(reserve: &Reserve, count: usize) -> Option<Vec<ClosedBlock>> {
+    let one = || ClosedBlock::of(reserve, Run::new(Pages::new(1)).any()).ok();
+    let pieces: Vec<ClosedBlock> = std::iter::from_fn(one).take(count).collect();
+    (pieces.len() == count).then_some(pieces)
 }

@@ -49,7 +49,9 @@ impl Server {
             },
             Request::Mapped => self.done(key, call, lease),
             Request::Release => {
-                if self.leases.of(key, lease).is_some() {
+                if self.end_cache(key, lease) {
+                    self.count(Counter::Released);
+                } else if self.leases.of(key, lease).is_some() {
                     let ended = self.leases.remove(lease);
                     self.count(Counter::Released);
                     ended.into_iter().for_each(|lease| self.end(lease));
@@ -57,8 +59,17 @@ impl Server {
                 self.done(key, call, lease)
             }
             Request::List => {
-                let rows: Vec<Row> = self.leases.rows(uid, lease, ROWS_MAX);
+                let mut rows: Vec<Row> = self.leases.rows(uid, lease, ROWS_MAX);
+                rows.extend(self.caches.rows(uid, lease, ROWS_MAX - rows.len()));
                 self.answer(key, call, 0, Answer::Listed(rows))
+            }
+            Request::Cache { bytes, name } => {
+                let opened = self.cache(key, call, (bytes, name));
+                opened.map_or_else(|refusal| self.refuse(key, call, refusal), Ok)
+            }
+            Request::Place { index } => {
+                let given = self.cache_place(key, (call, lease, index));
+                given.map_or_else(|refusal| self.refuse(key, call, refusal), Ok)
             }
             Request::Stats => {
                 let text = self.stats().to_openmetrics();
@@ -105,10 +116,15 @@ impl Server {
 
     /// Returns the bytes that no client holds or was promised.
     pub(super) fn free(&self) -> u64 {
-        let stats = self.reserve.stats();
         let stock = self.kept.stock().len() as u64 * self.brick.get();
+        self.in_reserve().saturating_add(stock).saturating_add(self.caches.bytes())
+    }
+
+    /// Returns the bytes of the reserve that a block can have.
+    pub(super) fn in_reserve(&self) -> u64 {
+        let stats = self.reserve.stats();
         let free = (stats.free + stats.live).bytes(glebe::page_size()).get();
-        free.saturating_add(stock).saturating_sub(self.leases.bytes(true))
+        free.saturating_sub(self.leases.bytes(true))
     }
 
     pub(super) fn longest(&self) -> u64 {
@@ -122,6 +138,7 @@ impl Server {
         let mut stats = self.kept.counts.sum();
         stats.held = pages(self.leases.bytes(false));
         stats.promised = pages(self.leases.bytes(true));
+        stats.cached = pages(self.caches.bytes());
         stats.stock = pages(self.kept.stock().len() as u64 * self.brick.get());
         let under_way = [&self.kept.returning, &self.kept.making];
         stats.returning = pages(under_way.map(|word| word.load(Ordering::Acquire)).iter().sum());

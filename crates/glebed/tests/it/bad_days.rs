@@ -15,7 +15,7 @@ struct Raw(Packets);
 
 impl Raw {
     fn connect(running: &Running) -> Self {
-        Self(Packets::connect(&running.path).unwrap())
+        Self(Packets::connect(&running.path, None).unwrap())
     }
 
     fn greeted(running: &Running) -> Self {

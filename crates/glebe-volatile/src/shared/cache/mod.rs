@@ -9,7 +9,6 @@
 //! process was writing count as free. A hit usually makes no system call.
 
 mod claim;
-mod hash;
 mod options;
 mod places;
 mod state;
@@ -30,10 +29,10 @@ use super::region::Shared;
 use super::word::Word;
 use crate::{Error, Priority, Refills};
 use claim::Claim;
+use glebe_os::internal::hash::hash;
 use glebe_os::internal::sync::{fence, Backoff, MappedWord, Ordering};
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
-use hash::hash;
 use places::{Places, HEAD};
 use state::{SlotPhase, SlotState, Writer};
 use stats::{Counter, Counts, Stats};

@@ -16,7 +16,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::units::Bytes;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"glebeshc");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const ENTRY: Bytes = Bytes::new(16 << 10);
 const PATIENCE: Duration = Duration::from_millis(100);
 

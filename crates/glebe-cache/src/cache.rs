@@ -1,0 +1,192 @@
+//! [`SharedCache`] is a cache that a user's processes find by its name.
+
+use glebe_os::internal::hash::hash;
+use glebe_os::units::Bytes;
+
+use crate::error::CacheError;
+use crate::options::SharedCacheOptions;
+use crate::stats::{Counter, Counts, Stats};
+use crate::store::Store;
+use crate::table::{limit, Entry, Table};
+
+/// Longest value that a hit moves to the ring's front.
+const RENEWED_MAX: usize = 64 << 10;
+
+/// Values by key, both byte strings, for all processes of a user.
+///
+/// ```
+/// use glebe_cache::SharedCache;
+/// use glebe_cache::units::Bytes;
+///
+/// let cache = SharedCache::options().size(Bytes::mib(8)).open("a cache of the documentation")?;
+/// cache.put(b"key", b"value")?;
+/// let mut value = Vec::new();
+/// assert!(cache.get(b"key", &mut value) && value == b"value");
+/// assert!(cache.remove(b"key") && !cache.get(b"key", &mut value));
+/// # cache.end()?;
+/// # Ok::<(), glebe_cache::CacheError>(())
+/// ```
+///
+/// Any value may vanish: the daemon takes memory for leases, and new values overwrite old ones. A
+/// forked child uses the same cache. After the daemon's end the cache continues with the next
+/// daemon, empty.
+#[derive(Debug)]
+pub struct SharedCache {
+    name: String,
+    store: Store,
+    counts: Counts,
+}
+
+/// A value that [`SharedCache::lookup`] found.
+#[derive(Debug)]
+pub struct Found<'a> {
+    table: Table<'a>,
+    entry: Entry,
+    key: &'a [u8],
+}
+
+impl Found<'_> {
+    /// Returns the length in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.entry.value_len()
+    }
+
+    /// Copies the value into `value`, of [`len`](Found::len) bytes. Returns false if the value has
+    /// vanished; then `value` has any bytes.
+    #[must_use]
+    pub fn copy(&self, value: &mut [u8]) -> bool {
+        let is_whole = self.table.copy(&self.entry, value);
+        if is_whole && value.len() <= RENEWED_MAX && self.table.is_old(&self.entry) {
+            self.table.renew(&self.entry, self.key, value);
+        }
+        is_whole
+    }
+}
+
+impl SharedCache {
+    /// Returns default options.
+    pub fn options() -> SharedCacheOptions {
+        SharedCacheOptions::default()
+    }
+
+    pub(crate) fn new(name: &str, store: Store) -> Self {
+        Self { name: name.to_owned(), store, counts: Counts::new() }
+    }
+
+    /// Opens the user's cache `name`, or makes it with default options.
+    ///
+    /// # Errors
+    /// [`CacheError`].
+    pub fn open(name: &str) -> Result<Self, CacheError> {
+        Self::options().open(name)
+    }
+
+    /// Returns the cache's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the cache's length in bytes, of which some have no memory.
+    #[must_use]
+    pub fn size(&self) -> Bytes {
+        Bytes::new(self.store.place().get() * self.store.count() as u64)
+    }
+
+    /// Returns true if the memory is the daemon's, false if it is a file's.
+    #[must_use]
+    pub fn is_of_daemon(&self) -> bool {
+        matches!(self.store, Store::Daemon(_))
+    }
+
+    /// Returns the most bytes of a key with its value.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        limit(self.store.place().as_usize())
+    }
+
+    /// Copies the value of `key` into `value`. Returns false, and empties `value`, if there is none.
+    #[must_use]
+    pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> bool {
+        value.clear();
+        let is_hit = self.lookup(key, |found| {
+            value.resize(found.len(), 0);
+            found.copy(value).then_some(())
+        });
+        if is_hit.is_none() {
+            value.clear();
+        }
+        is_hit.is_some()
+    }
+
+    /// Calls `look` with the value of `key`, if there is one. `look` returns `None` if the copy
+    /// failed.
+    pub fn lookup<R>(&self, key: &[u8], look: impl FnOnce(Found<'_>) -> Option<R>) -> Option<R> {
+        let hash = self.hash(key);
+        let looked = self.store.with(self.place_of(hash), false, |part| {
+            let table = Table::new(part);
+            table.find(hash, key).and_then(|entry| look(Found { table, entry, key }))
+        });
+        let looked = looked.flatten();
+        self.counts.add(if looked.is_some() { Counter::Hits } else { Counter::Misses }, 1);
+        looked
+    }
+
+    /// Stores a value, which replaces an older one. Returns false if there is no memory for it;
+    /// then no older value is left.
+    ///
+    /// # Errors
+    /// [`CacheError::TooLong`].
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, CacheError> {
+        let hash = self.hash(key);
+        let (len, limit) = (key.len().saturating_add(value.len()), self.limit());
+        if len > limit {
+            self.store.with(self.place_of(hash), false, |part| Table::new(part).remove(hash));
+            return Err(CacheError::TooLong { name: self.name.clone(), len, limit });
+        }
+        let put = self
+            .store
+            .with(self.place_of(hash), true, |part| Table::new(part).put(hash, key, value));
+        let is_kept = put == Some(true);
+        self.counts.add(if is_kept { Counter::Stored } else { Counter::NotKept }, 1);
+        Ok(is_kept)
+    }
+
+    /// Removes a value. Returns true if there was one.
+    pub fn remove(&self, key: &[u8]) -> bool {
+        let hash = self.hash(key);
+        let removed = self.store.with(self.place_of(hash), false, |part| {
+            let table = Table::new(part);
+            let is_there = table.find(hash, key).is_some();
+            table.remove(hash);
+            is_there
+        });
+        self.counts.add(Counter::Removed, u64::from(removed == Some(true)));
+        removed == Some(true)
+    }
+
+    /// Ends the cache for all processes of the user. Others that have it open find it empty.
+    ///
+    /// # Errors
+    /// [`CacheError`].
+    pub fn end(self) -> Result<(), CacheError> {
+        self.store.end()
+    }
+
+    /// Returns this process's counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.counts.sum()
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        hash(self.store.seed(), key)
+    }
+
+    /// The upper bits choose the place, and the lower ones the set.
+    fn place_of(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.store.count() as u128) >> 64) as usize
+    }
+}

@@ -1,0 +1,100 @@
+//! Tests the volatile file.
+
+use std::path::{Path, PathBuf};
+
+use glebe_cache::units::Bytes;
+use glebe_cache::{CacheError, SharedCache, SharedCacheOptions};
+use glebe_testing::process::{child_of, is_child};
+use glebe_testing::stressed::{in_child, ChildEnd};
+use glebe_testing::Scratch;
+use glebe_volatile::{Priority, Shared};
+
+const FOLDER: &str = "GLEBE_TEST_FOLDER";
+
+fn options(folder: &Path) -> SharedCacheOptions {
+    let options = SharedCache::options().size(Bytes::mib(8)).folder(folder);
+    options.socket(folder.join("no daemon"))
+}
+
+fn values(cache: &SharedCache, keys: std::ops::Range<u32>) -> usize {
+    let mut value = Vec::new();
+    let is_right = |key: &u32| {
+        let is_hit = cache.get(&key.to_le_bytes(), &mut value);
+        assert!(!is_hit || value == key.to_le_bytes().repeat(1000), "key {key}");
+        is_hit
+    };
+    keys.filter(is_right).count()
+}
+
+fn fill(cache: &SharedCache, keys: std::ops::Range<u32>) {
+    for key in keys {
+        assert!(cache.put(&key.to_le_bytes(), &key.to_le_bytes().repeat(1000)).unwrap());
+    }
+}
+
+#[test]
+fn processes_share_a_file_and_a_purge_leaves_misses() {
+    if is_child() {
+        let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+        let cache = options(&folder).open("shared").unwrap();
+        assert_eq!(values(&cache, 0..100), 100);
+        fill(&cache, 100..200);
+        return;
+    }
+    let scratch = Scratch::in_memory("glebe-cache");
+    let cache = options(scratch.path()).open("shared").unwrap();
+    assert!(!cache.is_of_daemon());
+    assert_eq!((cache.size(), values(&cache, 0..100)), (Bytes::mib(8), 0));
+    fill(&cache, 0..100);
+    let mut child = child_of("files::processes_share_a_file_and_a_purge_leaves_misses");
+    assert!(child.env(FOLDER, scratch.path()).status().unwrap().success());
+    assert_eq!(values(&cache, 0..200), 200);
+    // Any program of the user may purge: all is marked between two calls.
+    let file = Shared::options().open(&scratch.path().join("shared")).unwrap();
+    assert_eq!(file.purge(Bytes::mib(2), Priority::HIGHEST).unwrap(), Bytes::mib(2));
+    let left = values(&cache, 0..200);
+    assert!(0 < left && left < 200, "{left} of 200");
+    assert_eq!(file.purge(Bytes::mib(8), Priority::HIGHEST).unwrap(), Bytes::mib(6));
+    assert_eq!(values(&cache, 0..200), 0);
+    fill(&cache, 0..200);
+    assert_eq!(values(&cache, 0..200), 200);
+    assert!(cache.remove(&7_u32.to_le_bytes()) && !cache.remove(&7_u32.to_le_bytes()));
+    assert_eq!(values(&cache, 0..200), 199);
+    cache.end().unwrap();
+    assert!(!scratch.path().join("shared").exists());
+}
+
+#[test]
+fn odd_names_are_files_of_their_own_and_bad_folders_are_refused() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    for name in ["..", "a/b", "a%2fb", "\u{e4}"] {
+        let cache = options(scratch.path()).open(name).unwrap();
+        assert!(cache.put(b"name", name.as_bytes()).unwrap());
+    }
+    for name in ["..", "a/b", "a%2fb", "\u{e4}"] {
+        let cache = options(scratch.path()).open(name).unwrap();
+        let mut value = Vec::new();
+        assert!(cache.get(b"name", &mut value) && value == name.as_bytes());
+    }
+    let missing = options(&scratch.path().join("no/such")).open("name").unwrap_err();
+    assert!(matches!(missing, CacheError::Directory { .. }), "{missing}");
+    let path = scratch.path().join("other");
+    std::fs::write(&path, b"another program's file").unwrap();
+    let other = options(scratch.path()).open("other").unwrap_err();
+    assert!(matches!(other, CacheError::File { .. }), "{other}");
+    assert!(path.exists());
+}
+
+#[test]
+fn a_forked_child_uses_the_same_cache() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    let cache = options(scratch.path()).open("forked").unwrap();
+    fill(&cache, 0..10);
+    let ended = in_child(|| {
+        let seen = values(&cache, 0..10);
+        fill(&cache, 10..20);
+        seen as u8
+    });
+    assert_eq!(ended, ChildEnd::Exit(10));
+    assert_eq!(values(&cache, 0..20), 20);
+}

@@ -1,0 +1,3 @@
+//! Tests caches in files, which serve where no daemon runs.
+
+mod files;

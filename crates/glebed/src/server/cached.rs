@@ -1,0 +1,155 @@
+//! Lends memory that leases leave idle to named caches, and takes it for leases.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use glebe::internal::ClosedBlock;
+use glebe::reserve::{Request as Run, ReserveError};
+use glebe::units::Pages;
+use glebe_lease::wire::{Answer, Message, Name};
+use rustix::io::Errno;
+
+use super::{Refusal, Server};
+use crate::caches::{Caches, CACHES_MAX};
+use crate::keeper::Kept;
+use crate::stats::Counter;
+
+impl Server {
+    /// Opens a user's cache, or makes it.
+    pub(super) fn cache(
+        &mut self,
+        key: usize,
+        call: u32,
+        (bytes, name): (u64, Name),
+    ) -> Result<(), Refusal> {
+        let Some(uid) = self.conns.get(key).map(|conn| conn.uid) else { return Ok(()) };
+        let number = match self.caches.find(uid, name) {
+            Some(number) => number,
+            None => self.new_cache(uid, bytes, name)?,
+        };
+        let place = self.caches.place().get();
+        let shown =
+            self.caches.shown(number).map(|(places, file)| (places, file.try_clone_to_owned()));
+        let Some((places, Ok(file))) = shown else {
+            let text = "no descriptor is left for the cache".to_owned();
+            return Err(Refusal { errno: Errno::MFILE, limit: 0, text });
+        };
+        self.send_file(
+            key,
+            Message { call, lease: number, body: Answer::Cache { places, place } },
+            file,
+        );
+        Ok(())
+    }
+
+    fn new_cache(&mut self, uid: u32, bytes: u64, name: Name) -> Result<u64, Refusal> {
+        if self.caches.of(uid) >= CACHES_MAX {
+            let text = format!("user {uid} has {CACHES_MAX} caches, the limit");
+            return Err(Refusal { errno: Errno::DQUOT, limit: CACHES_MAX as u64, text });
+        }
+        let total = self.reserve.len().bytes(glebe::page_size()).get();
+        let places = bytes.clamp(1, total).div_ceil(self.caches.place().get());
+        self.caches.add(uid, name, places as usize).map_err(|error| {
+            let text = format!("the cache's control file: {error}");
+            Refusal { errno: Errno::NOMEM, limit: 0, text }
+        })
+    }
+
+    /// Gives a place of a cache, with memory if the reserve has some to spare.
+    pub(super) fn cache_place(
+        &mut self,
+        key: usize,
+        (call, number, index): (u32, u64, u64),
+    ) -> Result<(), Refusal> {
+        let Some(uid) = self.conns.get(key).map(|conn| conn.uid) else { return Ok(()) };
+        if !self.caches.has(uid, number, index) {
+            let text = format!("no cache of user {uid} has the number {number} and place {index}");
+            return Err(Refusal { errno: Errno::INVAL, limit: 0, text });
+        }
+        if self.caches.filled(number, index).is_none() {
+            let block = self.spare(number)?;
+            self.caches.fill(number, index, block);
+            self.count(Counter::CachePlaces);
+        }
+        let place = self.caches.filled(number, index);
+        let place = place.map(|(generation, file)| (generation, file.try_clone_to_owned()));
+        let Some((generation, Ok(file))) = place else {
+            let text = "no descriptor is left for the place".to_owned();
+            return Err(Refusal { errno: Errno::MFILE, limit: 0, text });
+        };
+        let body = Answer::Place { generation };
+        self.send_file(key, Message { call, lease: number, body }, file);
+        Ok(())
+    }
+
+    /// Takes a brick that the stock does not need, else one of a larger cache.
+    fn spare(&mut self, number: u64) -> Result<ClosedBlock, Refusal> {
+        let one = || ClosedBlock::of(&self.reserve, Run::new(Pages::new(1)).any());
+        let missing = self.kept.target.saturating_sub(self.kept.stock().len()) + 1;
+        let free = self.in_reserve() / self.brick.get();
+        let block = if free >= missing as u64 { one().ok() } else { None };
+        block
+            .or_else(|| {
+                ClosedBlock::reopen(vec![self.caches.take_of_larger(number)?]);
+                one().ok()
+            })
+            .ok_or_else(|| Refusal {
+                errno: Errno::NOMEM,
+                limit: 0,
+                text: "leases and other caches have all memory".to_owned(),
+            })
+    }
+
+    fn count_taken(&self, taken: &[ClosedBlock]) {
+        self.kept.counts.add(Counter::CacheTaken, taken.len() as u64);
+    }
+
+    pub(super) fn end_cache(&mut self, key: usize, number: u64) -> bool {
+        let Some(uid) = self.conns.get(key).map(|conn| conn.uid) else { return false };
+        let Some(blocks) = self.caches.remove(uid, number) else { return false };
+        self.pass_to_keeper(blocks, false);
+        true
+    }
+
+    /// Takes the memory of caches that nobody uses.
+    pub(super) fn look_at_caches(&mut self) {
+        if self.next_look > Instant::now() {
+            return;
+        }
+        self.next_look = Instant::now() + self.settings.cache_idle;
+        let unused = self.caches.take_unused();
+        self.count_taken(&unused);
+        if !unused.is_empty() {
+            self.pass_to_keeper(unused, false);
+        }
+    }
+
+    /// Sends an answer with a file. The connection of a client that reads no answers ends.
+    fn send_file(&mut self, key: usize, message: Message<Answer>, file: OwnedFd) {
+        let Some(conn) = self.conns.get(key) else { return };
+        message.encode(&mut self.out);
+        let files: [BorrowedFd<'_>; 1] = [std::os::fd::AsFd::as_fd(&file)];
+        if !conn.waiting.is_empty() || conn.packets.send(&self.out, &files).is_err() {
+            self.close(key);
+        }
+    }
+}
+
+/// Makes `attempt` with memory of caches added, `count` places at a time, until it succeeds or no
+/// cache has memory.
+pub(super) fn with_caches<T>(
+    (caches, kept): (&mut Caches, &Kept),
+    count: usize,
+    mut attempt: impl FnMut() -> Result<T, ReserveError>,
+) -> Result<T, ReserveError> {
+    loop {
+        let taken = caches.take(count.max(1));
+        let is_last = taken.is_empty();
+        kept.counts.add(Counter::CacheTaken, taken.len() as u64);
+        ClosedBlock::reopen(taken);
+        let done = attempt();
+        if done.is_ok() || is_last {
+            return done;
+        }
+    }
+}

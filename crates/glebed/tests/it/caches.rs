@@ -1,0 +1,268 @@
+//! Tests named caches in the daemon's idle memory.
+
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use glebe::units::Bytes;
+use glebe_cache::{CacheError, SharedCache};
+use glebe_lease::wire::Flags;
+use glebe_lease::{Client, LeaseError};
+use glebe_testing::process::{child_of, is_child};
+use glebe_testing::time::{is_long, wait_until};
+use glebed::{Daemon, Settings};
+
+use super::running::{settings, wish, Running, BRICK};
+
+const PATH: &str = "GLEBE_TEST_CACHE";
+const NOBODY: u32 = 65534;
+const LEN: usize = 4096;
+
+fn open(running: &Running, name: &str, bricks: u64) -> SharedCache {
+    let options = SharedCache::options().size(Bytes::new(bricks * BRICK)).socket(&running.path);
+    let cache = options.open(name).unwrap();
+    assert!(cache.is_of_daemon());
+    cache
+}
+
+fn value_of(key: u32, nth: u32) -> Vec<u8> {
+    [key, nth].iter().flat_map(|word| word.to_le_bytes()).cycle().take(LEN).collect()
+}
+
+/// Returns the number of values, each of which must be right.
+fn found(cache: &SharedCache, keys: u32) -> u32 {
+    let mut value = Vec::new();
+    let is_there = |key: &u32| {
+        let is_hit = cache.get(&key.to_le_bytes(), &mut value);
+        assert!(!is_hit || value == value_of(*key, 1), "key {key}");
+        is_hit
+    };
+    (0..keys).filter(is_there).count() as u32
+}
+
+fn fill(cache: &SharedCache, keys: u32) -> u32 {
+    let put = |key: &u32| cache.put(&key.to_le_bytes(), &value_of(*key, 1)).unwrap();
+    (0..keys).filter(put).count() as u32
+}
+
+fn stat(running: &Running, name: &str) -> u64 {
+    let stats = running.client().stats().unwrap();
+    let prefix = format!("glebe_lease_{name} ");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.unwrap_or_else(|| panic!("no {name} in {stats}")).parse().unwrap()
+}
+
+#[test]
+fn a_name_is_one_cache_for_the_processes_of_a_user_alone() {
+    if is_child() {
+        let path = std::env::var_os(PATH).unwrap();
+        let options = SharedCache::options().size(Bytes::new(BRICK)).socket(path);
+        let cache = options.open("shared").unwrap();
+        let mut value = Vec::new();
+        let is_hit = cache.get(b"from the parent", &mut value);
+        println!("saw {is_hit} {}", String::from_utf8_lossy(&value));
+        assert!(cache.put(b"from the child", b"hello").unwrap());
+        return;
+    }
+    let open_to_all = Settings { mode: 0o666, ..settings(1) };
+    let Some(running) = Running::new(6, open_to_all) else { return };
+    let cache = open(&running, "shared", 2);
+    assert!(cache.put(b"from the parent", b"secret").unwrap());
+    let test = "caches::a_name_is_one_cache_for_the_processes_of_a_user_alone";
+    let run = |uid: Option<u32>| {
+        let mut command = child_of(test);
+        command.env(PATH, &running.path);
+        if let Some(uid) = uid {
+            command.uid(uid);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        said
+    };
+    let mut value = Vec::new();
+    if rustix::process::geteuid().is_root() {
+        std::fs::set_permissions(running.path.parent().unwrap(), Permissions::from_mode(0o755))
+            .unwrap();
+        assert!(run(Some(NOBODY)).contains("saw false"));
+        assert!(!cache.get(b"from the child", &mut value), "another user's value");
+    }
+    assert!(run(None).contains("saw true secret"));
+    assert!(cache.get(b"from the child", &mut value) && value == b"hello");
+    let again = open(&running, "shared", 5);
+    assert_eq!(again.size(), Bytes::new(2 * BRICK), "a cache keeps its size");
+    assert!(!open(&running, "other", 1).get(b"from the parent", &mut value));
+    let rows = running.client().list().unwrap();
+    let row = rows.iter().find(|row| row.name.as_str() == "shared").unwrap();
+    assert!(row.is_cache && row.bytes > 0 && row.pid == 0, "{row:?}");
+    again.end().unwrap();
+    assert!(!cache.get(b"from the parent", &mut value), "the cache was ended");
+}
+
+#[test]
+fn leases_take_the_memory_of_caches_and_leave_misses() {
+    let Some(running) = Running::new(8, settings(1)) else { return };
+    let cache = open(&running, "tiles", 100);
+    assert_eq!(cache.size(), Bytes::new(8 * BRICK), "at most the reserve");
+    let stored = fill(&cache, 2000);
+    assert!(stored > 1000, "{stored}");
+    assert_eq!(stat(&running, "cached_bytes"), 7 * BRICK, "all but what is kept zeroed");
+    assert_eq!(found(&cache, 2000), stored);
+    let client = running.client();
+    let some = client.lease(wish(3, Flags::default())).unwrap();
+    let left = found(&cache, 2000);
+    assert!(0 < left && left < stored, "{left} of {stored}");
+    let all = client.lease(wish(5, Flags::default())).unwrap();
+    let mut bytes = vec![1; all.len().as_usize()];
+    all.read(Bytes::ZERO, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "a cache's bytes in a lease");
+    assert_eq!((found(&cache, 2000), stat(&running, "cached_bytes")), (0, 0));
+    assert!(!cache.put(b"key", b"value").unwrap(), "no memory is left");
+    drop((some, all));
+    wait_until("the cache has memory again", Duration::from_secs(10), || {
+        fill(&cache, 2000);
+        found(&cache, 2000) > 1000
+    });
+    assert_eq!(cache.stats().removed, 0);
+    let run = client.lease(wish(7, super::running::CONTIGUOUS)).unwrap();
+    assert_eq!(run.runs().len(), 1, "a run out of the caches' memory");
+}
+
+#[test]
+fn a_small_cache_gets_memory_of_a_larger_one() {
+    let Some(running) = Running::new(8, settings(0)) else { return };
+    let large = open(&running, "large", 8);
+    fill(&large, 4000);
+    assert_eq!(stat(&running, "cached_bytes"), 8 * BRICK);
+    let small = open(&running, "small", 8);
+    wait_until("the small cache has memory", Duration::from_secs(10), || {
+        fill(&small, 4000);
+        let rows = running.client().list().unwrap();
+        rows.iter().find(|row| row.name.as_str() == "small").unwrap().bytes >= 3 * BRICK
+    });
+    assert!(found(&small, 4000) > 0 && found(&large, 4000) > 0);
+}
+
+#[test]
+fn an_unused_cache_loses_its_memory() {
+    let idle = Settings { cache_idle: Duration::from_millis(50), ..settings(0) };
+    let Some(running) = Running::new(4, idle) else { return };
+    let cache = open(&running, "idle", 4);
+    fill(&cache, 10);
+    wait_until("the memory is back", Duration::from_secs(10), || {
+        stat(&running, "cached_bytes") == 0
+    });
+    wait_until("and comes when it is used", Duration::from_secs(10), || {
+        fill(&cache, 10);
+        found(&cache, 10) > 0
+    });
+}
+
+#[test]
+fn a_cache_goes_on_with_the_next_daemon() {
+    let Some(mut running) = Running::new(4, settings(0)) else { return };
+    let cache = open(&running, "goes on", 4);
+    fill(&cache, 100);
+    assert_eq!(found(&cache, 100), 100);
+    drop(running.daemon.take());
+    assert_eq!((found(&cache, 100), fill(&cache, 10)), (0, 0), "no daemon, no memory");
+    let settings = Settings { path: running.path.clone(), ..settings(0) };
+    running.daemon = Some(Daemon::start(&running.reserve, settings).unwrap());
+    wait_until("the cache finds the daemon", Duration::from_secs(10), || fill(&cache, 10) > 0);
+    let other = open(&running, "goes on", 4);
+    assert!(found(&other, 10) > 0, "both have the new daemon's");
+}
+
+#[test]
+fn what_a_cache_cannot_do_is_said() {
+    let Some(running) = Running::new(4, settings(0)) else { return };
+    let options = || SharedCache::options().socket(&running.path);
+    for name in ["", "a\nb", &"x".repeat(33)] {
+        let refused = options().open(name).unwrap_err();
+        assert!(matches!(refused, CacheError::BadName { .. }), "{refused}");
+    }
+    let refused = options().size(Bytes::ZERO).open("empty").unwrap_err();
+    assert!(matches!(refused, CacheError::BadSize { .. }), "{refused}");
+    let cache = open(&running, "limited", 1);
+    assert!(cache.put(b"key", b"value").unwrap());
+    let refused = cache.put(b"key", &vec![0; cache.limit() - 2]).unwrap_err();
+    let shown = format!("{} bytes; the cache \"limited\" has room for", cache.limit() + 1);
+    assert!(refused.to_string().contains(&shown), "{refused}");
+    assert!(!cache.get(b"key", &mut Vec::new()), "the older value must not stay");
+    assert!(cache.put(b"key", &vec![7; cache.limit() - 3]).unwrap());
+    let all: Vec<SharedCache> = (1..64).map(|nth| open(&running, &nth.to_string(), 1)).collect();
+    match options().open("one more") {
+        Err(CacheError::Lease(LeaseError::Refused { errno: 122, limit, .. })) => {
+            assert_eq!(limit, Bytes::new(64));
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(all);
+}
+
+/// Stores and reads for ever; says what it finds wrong.
+fn worker() {
+    let path = std::env::var_os(PATH).unwrap();
+    let cache = SharedCache::options().size(Bytes::new(6 * BRICK)).socket(path).open("killed");
+    let (cache, own) = (cache.unwrap(), std::process::id());
+    println!("ready");
+    let mut value = Vec::new();
+    for round in 0_u32.. {
+        let key = round.wrapping_mul(own) % 600;
+        if round % 3 == 0 {
+            let _ = cache.put(&key.to_le_bytes(), &value_of(key, round)).unwrap();
+        } else if cache.get(&key.to_le_bytes(), &mut value) {
+            let nth = u32::from_le_bytes(*value[4..].first_chunk().unwrap());
+            if value != value_of(key, nth) {
+                println!("wrong value of key {key}");
+            }
+        }
+    }
+}
+
+fn started(running: &Running) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = child_of("caches::killed_workers_leave_no_broken_value");
+    let mut child = command.env(PATH, &running.path).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("ready") {
+        line.clear();
+        assert!(out.read_line(&mut line).unwrap() > 0, "the worker starts");
+    }
+    (child, out)
+}
+
+#[test]
+fn killed_workers_leave_no_broken_value() {
+    if is_child() {
+        return worker();
+    }
+    let Some(running) = Running::new(8, settings(1)) else { return };
+    let mut workers: Vec<_> = (0..3).map(|_| started(&running)).collect();
+    let client = Client::connect_to(&running.path, "leases").unwrap();
+    for round in 0..if is_long() { 300 } else { 20 } {
+        let lease = client.lease(wish(1 + round % 6, Flags::default()));
+        std::thread::sleep(Duration::from_millis(3));
+        drop(lease);
+        let (mut child, mut out) = workers.remove(0);
+        assert!(child.try_wait().unwrap().is_none(), "a worker died by itself");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut said = String::new();
+        out.read_to_string(&mut said).unwrap();
+        assert!(!said.contains("wrong"), "{said}");
+        workers.push(started(&running));
+    }
+    for (mut child, mut out) in workers {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut said = String::new();
+        out.read_to_string(&mut said).unwrap();
+        assert!(!said.contains("wrong"), "{said}");
+    }
+    let cache = open(&running, "killed", 6);
+    assert!(cache.put(b"key", b"value").unwrap() && cache.get(b"key", &mut Vec::new()));
+}
