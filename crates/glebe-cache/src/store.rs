@@ -12,8 +12,8 @@ use crate::file::CacheFile;
 
 #[derive(Debug)]
 pub(crate) enum Store {
-    Daemon(Places),
-    File(CacheFile),
+    Daemon(Box<Places>),
+    File(Box<CacheFile>),
 }
 
 impl Store {
@@ -24,8 +24,10 @@ impl Store {
         size: Bytes,
     ) -> Result<Self, CacheError> {
         match Places::open(socket, name, size) {
-            Ok(places) => Ok(Self::Daemon(places)),
-            Err(LeaseError::NoDaemon { .. }) => CacheFile::open(folder, name, size).map(Self::File),
+            Ok(places) => Ok(Self::Daemon(places.into())),
+            Err(LeaseError::NoDaemon { .. }) => {
+                CacheFile::open(folder, name, size).map(|file| Self::File(file.into()))
+            }
             Err(other) => Err(other.into()),
         }
     }

@@ -6,8 +6,10 @@
 /// Odd constants with about half of their bits set.
 const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
 const SECOND: u64 = 0xd6e8_feb8_6659_fd93;
-const STEP: usize = 16;
+const WORD: usize = size_of::<u64>();
+const STEP: usize = 2 * WORD;
 
+#[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> u64::BITS) as u64
@@ -21,32 +23,38 @@ const LANES: usize = 4;
 #[must_use]
 pub fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let secret = fold(seed ^ FIRST, SECOND);
-    let step = |state: u64, block: &[u8]| {
-        let (a, b) = block.split_at(STEP / 2);
-        fold(state ^ word(a), secret ^ word(b))
-    };
-    let first = seed ^ fold(bytes.len() as u64 ^ SECOND, FIRST);
-    let mut strides = bytes.chunks_exact(STRIDE);
-    let mut lanes = [first, first ^ FIRST, first ^ SECOND, !first];
-    for stride in &mut strides {
-        for (lane, block) in lanes.iter_mut().zip(stride.chunks_exact(STEP)) {
-            *lane = step(*lane, block);
+    let step = |state: u64, a: u64, b: u64| fold(state ^ a, secret ^ b);
+    let mut state = seed ^ fold(bytes.len() as u64 ^ SECOND, FIRST);
+    let mut rest = bytes;
+    if bytes.len() >= STRIDE {
+        let mut lanes = [state, state ^ FIRST, state ^ SECOND, !state];
+        while let Some((stride, after)) = rest.split_first_chunk::<STRIDE>() {
+            // Spelled out, because the compiler keeps the lanes in registers only so.
+            lanes[0] = step(lanes[0], word(stride, 0), word(stride, 1));
+            lanes[1] = step(lanes[1], word(stride, 2), word(stride, 3));
+            lanes[2] = step(lanes[2], word(stride, 4), word(stride, 5));
+            lanes[3] = step(lanes[3], word(stride, 6), word(stride, 7));
+            rest = after;
         }
+        state = lanes.into_iter().fold(secret, |all, lane| fold(all ^ lane, FIRST));
     }
-    let joined = match bytes.len() < STRIDE {
-        true => first,
-        false => lanes.into_iter().fold(secret, |all, lane| fold(all ^ lane, FIRST)),
-    };
-    let state = strides.remainder().chunks(STEP).fold(joined, |state, bytes| {
+    while let Some((block, after)) = rest.split_first_chunk::<STEP>() {
+        state = step(state, word(block, 0), word(block, 1));
+        rest = after;
+    }
+    if !rest.is_empty() {
         let mut block = [0; STEP];
-        block[..bytes.len()].copy_from_slice(bytes);
-        step(state, &block)
-    });
+        block[..rest.len()].copy_from_slice(rest);
+        state = step(state, word(&block, 0), word(&block, 1));
+    }
     fold(state ^ secret, SECOND)
 }
 
-fn word(bytes: &[u8]) -> u64 {
-    bytes.try_into().map_or(0, u64::from_ne_bytes)
+/// Returns the `nth` word. The optimizer removes the checks of constant places.
+#[inline]
+fn word<const N: usize>(bytes: &[u8; N], nth: usize) -> u64 {
+    let (words, _) = bytes[nth * WORD..].split_at(WORD);
+    words.try_into().map_or(0, u64::from_ne_bytes)
 }
 
 #[cfg(test)]
