@@ -167,11 +167,11 @@ impl SharedCache {
         removed == Some(true)
     }
 
-    /// Ends the cache for all processes of the user. Others that have it open find it empty.
+    /// Ends the cache of this name. Processes that have it open find it empty.
     ///
     /// # Errors
     /// [`CacheError`].
-    pub fn end(self) -> Result<(), CacheError> {
+    pub fn end(&self) -> Result<(), CacheError> {
         self.store.end()
     }
 

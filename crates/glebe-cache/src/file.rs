@@ -85,7 +85,9 @@ impl CacheFile {
         done
     }
 
-    pub(crate) fn end(self) -> Result<(), CacheError> {
+    pub(crate) fn end(&self) -> Result<(), CacheError> {
+        // What stays after an error is a cache's memory, which may be purged.
+        let _ = self.shared.drop_now(Bytes::ZERO..self.shared.len());
         file::remove(&self.path).map_err(|source| {
             let path = self.path.display().to_string();
             let source = OsError::new("unlink", path.clone(), source);

@@ -68,7 +68,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn end(self) -> Result<(), CacheError> {
+    pub(crate) fn end(&self) -> Result<(), CacheError> {
         match self {
             Self::Daemon(places) => Ok(places.end()?),
             Self::File(file) => file.end(),

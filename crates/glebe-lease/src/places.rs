@@ -20,6 +20,7 @@ use glebe_os::internal::sync::{try_lock, MappedWord, Mutex, MutexGuard, Ordering
 use glebe_os::internal::sys::memory::memory_file::MemoryFile;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
+use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 
 const WORD: usize = size_of::<MappedWord>();
@@ -157,7 +158,7 @@ impl Places {
     ///
     /// # Errors
     /// If the daemon has ended.
-    pub fn end(self) -> Result<(), LeaseError> {
+    pub fn end(&self) -> Result<(), LeaseError> {
         let Some(mut link) = self.link() else { return Ok(()) };
         let number = link.number;
         self.client(&mut link).map_or(Ok(()), |client| client.end_cache(number))
@@ -176,7 +177,13 @@ impl Places {
                 let offset = Bytes::new(index as u64 * self.place.get());
                 self.memory.lay(offset, &file, self.place).map(|()| generation).ok()
             }
-            Some(Err(LeaseError::Refused { .. })) => None,
+            // The daemon has no memory to spare.
+            Some(Err(LeaseError::Refused { errno, .. }))
+                if errno != Errno::INVAL.raw_os_error() =>
+            {
+                None
+            }
+            // The cache was ended, or the daemon does not answer.
             Some(Err(_)) => {
                 self.forget(&mut link);
                 None

@@ -1,0 +1,157 @@
+//! `SharedCache`: values by key that all processes of a user share.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use glebe::Bytes;
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::buffers::{detached, new_bytes, Given};
+use crate::cache::wanted;
+use crate::key::encode;
+use crate::lease::bytes_of;
+use crate::{numbers, Failure, Result};
+
+/// A cache that all processes of the user find by its name.
+///
+/// Keys are those of `Cache`; values are bytes and C-contiguous buffers, and come back as `bytes`.
+/// Any value may vanish. Forked children use the same cache, and a pickled one is opened again.
+#[pyclass(frozen, module = "glebe")]
+pub(crate) struct SharedCache {
+    cache: Arc<glebe_cache::SharedCache>,
+    socket: Option<PathBuf>,
+}
+
+/// Opens the user's cache `name`, or makes it.
+///
+/// The cache uses the idle memory of the daemon that `glebe serve --leases` runs, until a lease
+/// needs it. Where no daemon runs, a volatile file in memory serves, which `glebe reclaim` can
+/// purge. `size`: bytes, or a text such as "2G"; an existing cache keeps its size. `socket`: path
+/// of the daemon's socket.
+///
+/// Raises `BadArgument` for an empty or too long name and a size of zero, `NoMemory` with the limit
+/// if the user has too many caches, `SystemRefused`.
+#[pyfunction]
+#[pyo3(signature = (name, size = None, *, socket = None))]
+pub(crate) fn shared_cache(
+    py: Python<'_>,
+    name: &str,
+    size: Option<&Bound<'_, PyAny>>,
+    socket: Option<PathBuf>,
+) -> Result<SharedCache> {
+    let mut options = glebe_cache::SharedCache::options();
+    if let Some(size) = size {
+        options = options.size(Bytes::new(bytes_of("size", size)?));
+    }
+    if let Some(socket) = &socket {
+        options = options.socket(socket);
+    }
+    let cache = py.detach(|| options.open(name))?;
+    Ok(SharedCache { cache: Arc::new(cache), socket })
+}
+
+impl SharedCache {
+    fn found<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+    ) -> Result<Option<Bound<'py, PyBytes>>> {
+        let key = wanted(key)?;
+        let found = self.cache.lookup(&key, |found| {
+            new_bytes(py, found.len(), |out| Ok(found.copy(out))).transpose()
+        });
+        found.transpose()
+    }
+}
+
+#[pymethods]
+impl SharedCache {
+    /// Stores a copy of a value, as `cache[key] = value` does. Returns false if there is no memory
+    /// for it; the key then has no value.
+    ///
+    /// Raises `BadArgument` if key and value are longer than `limit`; the errors of `Cache.put`.
+    fn put(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<bool> {
+        let (py, key, value) = (key.py(), encode(key)?, Given::new(value)?);
+        let bytes = value.bytes();
+        Ok(detached(py, bytes.len(), || self.cache.put(&key, bytes))?)
+    }
+
+    fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<()> {
+        self.put(key, value).map(drop)
+    }
+
+    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyBytes>> {
+        let found = self.found(key.py(), key)?;
+        found.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()).into())
+    }
+
+    /// Returns the value of a key, or `default`.
+    #[pyo3(signature = (key, default = None))]
+    fn get<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> Result<Option<Bound<'py, PyAny>>> {
+        Ok(self.found(key.py(), key)?.map(Bound::into_any).or(default))
+    }
+
+    fn __delitem__(&self, key: &Bound<'_, PyAny>) -> Result<()> {
+        match self.cache.remove(&wanted(key)?) {
+            true => Ok(()),
+            false => Err(PyKeyError::new_err(key.clone().unbind()).into()),
+        }
+    }
+
+    /// Removes a value. Returns true if there was one.
+    fn remove(&self, key: &Bound<'_, PyAny>) -> Result<bool> {
+        Ok(self.cache.remove(&wanted(key)?))
+    }
+
+    fn __contains__(&self, key: &Bound<'_, PyAny>) -> Result<bool> {
+        Ok(self.cache.lookup(&wanted(key)?, |_| Some(())).is_some())
+    }
+
+    /// The cache's name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.cache.name()
+    }
+
+    /// The size in bytes. Parts of it may have no memory at a time.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.cache.size().get()
+    }
+
+    /// The most bytes of a key with its value. A key takes up to 5 bytes more than its length.
+    #[getter]
+    fn limit(&self) -> usize {
+        self.cache.limit()
+    }
+
+    /// True if the memory is the daemon's, false if it is a file's.
+    #[getter]
+    fn of_daemon(&self) -> bool {
+        self.cache.is_of_daemon()
+    }
+
+    /// Returns this object's counters by name.
+    fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        Ok(numbers(py, self.cache.stats().lines())?)
+    }
+
+    /// Ends the cache for all processes of the user. Those that have it open find it empty.
+    fn end(&self, py: Python<'_>) -> Result<()> {
+        Ok(py.detach(|| self.cache.end())?)
+    }
+
+    fn __reduce__(&self, py: Python<'_>) -> Result<(Py<PyAny>, (String, u64))> {
+        if self.socket.is_some() {
+            return Err(Failure::argument("a shared cache with its own socket is not pickled"));
+        }
+        let open = py.import("glebe")?.getattr("shared_cache")?.unbind();
+        Ok((open, (self.cache.name().to_owned(), self.cache.size().get())))
+    }
+}
