@@ -146,6 +146,7 @@ def others(built):
     # These tests use only base pages.
     yield Run("python", [python, "test"], lane="apart")
     yield Run("python (without privileges)", [python, "test-nobody"], lane="apart")
+    yield Run("python: leases", [python, "test-leases"])
     yield Run("python without a global lock", [python, "test-free-threaded"])
     yield Run("python: tests of distributed", [python, "test-distributed"])
 

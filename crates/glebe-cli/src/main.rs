@@ -20,7 +20,6 @@ mod reclaim;
 mod run;
 #[cfg(feature = "serve")]
 mod serve;
-mod size;
 mod stats;
 mod zpool;
 
@@ -31,6 +30,7 @@ use std::time::Duration;
 
 use clap::{FromArgMatches, Parser, Subcommand};
 use glebe::contig::{mend_blocks, Error};
+use glebe::internal::size;
 
 const EXIT_STATUS: &str = "0 if all went well, 1 if something failed or a check did not hold, \
     2 if the command line is wrong.";

@@ -13,6 +13,8 @@ pub mod mapping;
 #[cfg(not(loom))]
 pub mod registers;
 #[cfg(not(loom))]
+pub mod size;
+#[cfg(not(loom))]
 pub mod stats;
 pub mod sync;
 #[cfg(not(loom))]

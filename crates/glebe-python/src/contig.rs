@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::lease::Bytes;
+use crate::exports::Bytes;
 use crate::memory::{Contiguous, Memory};
 use crate::{Failure, Result};
 

@@ -3,7 +3,8 @@
 //! The text is the library's, and the class is the kind of error. Attributes other than `errno`
 //! count pages in `NoRun`, and bytes in other classes.
 
-use glebe::{contig, error::OsError, reserve, swap, volatile, zpool};
+use glebe::internal::sys::errno::{EAGAIN, EDQUOT, EINVAL, ENOMEM};
+use glebe::{contig, error::OsError, lease, reserve, swap, volatile, zpool};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -12,6 +13,7 @@ use pyo3::types::PyTuple;
 pub(crate) enum Failure {
     Reserve(reserve::ReserveError),
     Contig(contig::Error),
+    Lease(lease::LeaseError),
     Volatile(volatile::Error),
     Swap(swap::SwapError),
     Pool(zpool::Error),
@@ -30,8 +32,8 @@ macro_rules! from {
 }
 
 from! {
-    Reserve(reserve::ReserveError) Contig(contig::Error) Volatile(volatile::Error)
-    Swap(swap::SwapError) Pool(zpool::Error)
+    Reserve(reserve::ReserveError) Contig(contig::Error) Lease(lease::LeaseError)
+    Volatile(volatile::Error) Swap(swap::SwapError) Pool(zpool::Error)
 }
 
 impl From<PyErr> for Failure {
@@ -104,6 +106,39 @@ fn kind_of_contig(error: &contig::Error) -> Kind {
     }
 }
 
+fn kind_of_lease(error: &lease::LeaseError) -> Kind {
+    use lease::LeaseError as E;
+    match error {
+        E::NoDaemon { source, .. } | E::Connection(source) => {
+            let errno = source.raw_os_error().map(|errno| ("errno", errno.unsigned_abs().into()));
+            ("SystemRefused", errno.into_iter().collect())
+        }
+        E::Refused { errno, limit, .. } => kind_of_refusal(*errno, limit.get()),
+        E::Revoked => ("Purged", Vec::new()),
+        E::Forked => ("Forked", Vec::new()),
+        E::Beyond { .. } => ("BadArgument", Vec::new()),
+        E::HandlerCovered => ("Unsupported", Vec::new()),
+        E::Os(error) => kind_of_os(error),
+        _ => ("SystemRefused", Vec::new()),
+    }
+}
+
+fn kind_of_refusal(errno: i32, limit: u64) -> Kind {
+    let mut values = vec![("errno", errno.unsigned_abs().into())];
+    let class = match errno {
+        ENOMEM => {
+            values.push(("available", limit));
+            "NoMemory"
+        }
+        EDQUOT => "NoMemory",
+        EAGAIN => "WouldWait",
+        EINVAL => "BadArgument",
+        _ => return ("SystemRefused", values),
+    };
+    values.push(("limit", limit));
+    (class, values)
+}
+
 fn kind_of_volatile(error: &volatile::Error) -> Kind {
     use volatile::Error as E;
     match error {
@@ -161,6 +196,7 @@ impl From<Failure> for PyErr {
         let (kind, text) = match &failure {
             Failure::Reserve(error) => (kind_of_reserve(error), error.to_string()),
             Failure::Contig(error) => (kind_of_contig(error), error.to_string()),
+            Failure::Lease(error) => (kind_of_lease(error), error.to_string()),
             Failure::Volatile(error) => (kind_of_volatile(error), error.to_string()),
             Failure::Swap(error) => (kind_of_swap(error), error.to_string()),
             Failure::Pool(error) => (kind_of_pool(error), error.to_string()),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use glebe::swap::{self, Key, Pin, PinMut, Store};
 use glebe::volatile::{Cache, Entry};
 
-use crate::lease::Bytes;
+use crate::exports::Bytes;
 
 pub(crate) type Values = Cache<u64, u8>;
 

@@ -1,156 +1,218 @@
-//! [`Lease`] owns a *thing*, whose bytes Python exports. The thing ends only when no export is
-//! left.
+//! `Lease`: memory of the daemon as a buffer, which forked children share.
 //!
-//! An export has a reference to the Python object, and so keeps the lease alive. Lock: held for a
-//! few instructions, but not while the thing is dropped.
+//! Each lease has its own connection, so it ends with its object, whatever the others do.
 //!
 //! # Safety
-//! Users of this file promise that the exported bytes stay mapped and safe to touch while the thing
-//! lives. The thing outlives all exports. In a forked child the bytes may be zeros or a copy.
+//! Python owns each `Py_buffer`; [`Exported`] fills it. The memory stays mapped while it is
+//! exported. If the daemon takes the memory back, a touch finds zeros.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use glebe::internal::size;
+use glebe::lease::wire::Name;
+use glebe::lease::{socket_path, Client, Flags, Wish};
+use glebe::page_size;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyString, PyType};
 
+use crate::exports::{Bytes, Exported};
 use crate::{Failure, Result};
 
-pub(crate) struct Bytes {
-    pub(crate) start: *mut u8,
-    pub(crate) len: usize,
-    pub(crate) readonly: bool,
+/// The longest wait before a look for signals and for `close`.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Memory that a daemon lends until `close`; a writable buffer of bytes.
+///
+/// The memory is zeroed at first. Forked children share it, and read zeros in it after the parent's
+/// `close`. If the daemon takes a revocable lease back, the memory reads as zeros.
+#[pyclass(frozen, module = "glebe")]
+pub(crate) struct Lease(Exported<Arc<glebe::lease::Lease>>);
+
+fn bytes_of(what: &str, size: &Bound<'_, PyAny>) -> Result<u64> {
+    if !size.is_instance_of::<PyString>() {
+        return Ok(size.extract()?);
+    }
+    let text: String = size.extract()?;
+    let parsed = size::parse(&text).map(glebe::Bytes::get);
+    parsed.map_err(|why| Failure::argument(format!("{what} {text:?}: {why}")))
 }
 
-struct State<T> {
-    thing: Option<T>,
-    exports: usize,
-    /// True if the thing ends with the last export.
-    is_ending: bool,
+/// Returns the name of the program for lists.
+fn program(py: Python<'_>) -> String {
+    let find = || py.import("sys")?.getattr("argv")?.get_item(0)?.extract::<PathBuf>();
+    let path = find().unwrap_or_default();
+    path.file_name().map_or_else(|| "python".into(), |name| name.to_string_lossy().into_owned())
 }
 
-pub(crate) struct Lease<T> {
-    state: Mutex<State<T>>,
-    /// Name of the thing in errors.
-    what: &'static str,
+/// Leases `size` bytes of huge pages from the daemon that `glebe serve --leases` runs.
+///
+/// `size`: bytes, or a text such as "2G"; rounded up to whole huge pages. `contiguous`: only memory
+/// in one physical run. `align`: alignment of the first physical byte, a power of two.
+/// `revocable`: the daemon may take the memory back (`Lease.recalled`). `one_file`: one file, to
+/// pass it on. `name`: the name in lists, by default the program's. `socket`: path of the daemon's
+/// socket. `node`: NUMA node.
+///
+/// Raises `SystemRefused` if no daemon answers; `NoMemory` with the longest free run, or with the
+/// user's `limit`; `WouldWait` if memory is on its way back, so that a later call may succeed;
+/// `BadArgument` for a size of zero, another alignment or node. `errno` has the daemon's reason.
+#[pyfunction]
+#[pyo3(signature = (
+    size, *, contiguous = false, align = None, revocable = false, one_file = false, name = None,
+    socket = None, node = None
+), text_signature = "(size, *, contiguous=False, align=0, revocable=False, one_file=False, \
+name=None, socket=None, node=None)")]
+#[allow(clippy::too_many_arguments)] // Python passes them by name.
+pub(crate) fn lease(
+    py: Python<'_>,
+    size: &Bound<'_, PyAny>,
+    contiguous: bool,
+    align: Option<&Bound<'_, PyAny>>,
+    revocable: bool,
+    one_file: bool,
+    name: Option<&str>,
+    socket: Option<PathBuf>,
+    node: Option<u32>,
+) -> Result<Lease> {
+    let align = align.map_or(Ok(0), |align| bytes_of("align", align))?;
+    let wish = Wish {
+        bytes: bytes_of("size", size)?,
+        align,
+        node,
+        flags: Flags { contiguous, one_file, revocable },
+        name: Name::new(name.unwrap_or_default()),
+    };
+    let (program, socket) = (program(py), socket.unwrap_or_else(socket_path));
+    let lease = py.detach(|| Client::connect_to(&socket, &program)?.lease(wish))?;
+    Ok(Lease(Exported::new("lease", Arc::new(lease))))
 }
 
-impl<T> Lease<T> {
-    pub(crate) fn new(what: &'static str, thing: T) -> Self {
-        let state = State { thing: Some(thing), exports: 0, is_ending: false };
-        Self { state: Mutex::new(state), what }
+#[pymethods]
+impl Lease {
+    fn __len__(&self) -> Result<usize> {
+        self.0.with(|lease| lease.len().as_usize())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The length in bytes.
+    #[getter]
+    fn nbytes(&self) -> Result<usize> {
+        self.__len__()
     }
 
-    /// Calls `look`, which is short and does not call Python.
+    /// The lease's number in lists.
+    #[getter]
+    fn number(&self) -> Result<u64> {
+        self.0.with(|lease| lease.number())
+    }
+
+    /// The virtual address of the first byte.
+    #[getter]
+    fn address(&self) -> Result<usize> {
+        self.0.with(|lease| lease.as_ptr().addr())
+    }
+
+    /// The physical address of the first byte, or `None` if the daemon does not see it.
+    #[getter]
+    fn physical(&self) -> Result<Option<u64>> {
+        self.0.with(|lease| lease.runs().first().and_then(|run| run.physical))
+    }
+
+    /// Returns each physical run: first page, number of pages, and first page frame or `None`.
+    fn runs(&self) -> Result<Vec<(u64, u64, Option<u64>)>> {
+        let page = page_size().bytes().get();
+        let runs = self.0.with(|lease| lease.runs())?;
+        let run = |run: &glebe::lease::LeaseRun| {
+            let frame = run.physical.map(|physical| physical / page);
+            (run.offset.get() / page, run.len.get() / page, frame)
+        };
+        Ok(runs.iter().map(run).collect())
+    }
+
+    /// Returns the descriptor of the lease's file, open until `close`.
     ///
-    /// # Errors
-    /// `ValueError` if the thing has ended.
-    pub(crate) fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> Result<R> {
-        let mut state = self.lock();
-        let is_ending = state.is_ending;
-        let thing = state.thing.as_mut().filter(|_| !is_ending);
-        thing.map(look).ok_or_else(|| Failure::ended(self.what))
-    }
-
-    /// Ends the thing.
-    ///
-    /// # Errors
-    /// `BufferError` if bytes are exported.
-    pub(crate) fn end(&self, py: Python<'_>) -> Result<()>
-    where
-        T: Send,
-    {
-        let mut state = self.lock();
-        if state.exports > 0 {
-            let (exports, what) = (state.exports, self.what);
-            return Err(Failure::buffer(format!(
-                "{exports} arrays or views of the {what} exist: delete or release them first"
-            )));
+    /// Raises `ValueError` for a lease of several files: `one_file=True` asks for one.
+    fn fileno(&self) -> Result<i32> {
+        match self.files()?[..] {
+            [file] => Ok(file),
+            ref files => Err(Failure::argument(format!(
+                "a lease of {} files: one_file=True asks for one",
+                files.len()
+            ))),
         }
-        let ended = state.thing.take();
-        drop(state);
-        py.detach(|| drop(ended));
-        Ok(())
     }
 
-    /// Ends the thing now, or with its last export.
-    pub(crate) fn end_with_exports(&self) {
-        let mut state = self.lock();
-        state.is_ending = true;
-        let ended = if state.exports == 0 { state.thing.take() } else { None };
-        drop(state);
-        drop(ended);
+    /// Returns the descriptors of the lease's files in order, open until `close`. All files have
+    /// the same length.
+    fn files(&self) -> Result<Vec<i32>> {
+        self.0.with(|lease| lease.files().map(|file| file.as_raw_fd()).collect())
     }
 
-    /// Answers `__getbuffer__`: fills `view` with what `bytes` returns.
+    /// Waits until the daemon asks for a revocable lease, at most `timeout` seconds; without limit
+    /// if it is `None`. Returns the seconds until the daemon takes the memory, or `None` if it did
+    /// not ask. It asks once.
     ///
-    /// # Errors
-    /// The errors of `bytes`; `ValueError` if the thing has ended; `BufferError` if Python asks for
-    /// a writable buffer and the bytes are read-only.
+    /// Raises `Purged` after the daemon took the memory: since some moment the memory reads as
+    /// zeros. Raises `SystemRefused` if the daemon ended.
+    #[pyo3(signature = (timeout = Some(0.0)), text_signature = "($self, timeout=0.0)")]
+    fn recalled(&self, py: Python<'_>, timeout: Option<f64>) -> Result<Option<f64>> {
+        let wait = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)));
+        let wait = wait.transpose().map_err(|why| Failure::argument(format!("timeout: {why}")))?;
+        let until = wait.and_then(|wait| Instant::now().checked_add(wait));
+        loop {
+            let lease = self.0.with(|lease| Arc::clone(lease))?;
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let now = left.map_or(SLICE, |left| left.min(SLICE));
+            let asked = py.detach(move || match lease.recalled(now)? {
+                // The daemon may have taken the memory since it asked.
+                Some(left) => lease.recalled(Duration::ZERO).map(|_| Some(left)),
+                None => Ok(None),
+            })?;
+            if asked.is_some() || left.is_some_and(|left| left <= SLICE) {
+                return Ok(asked.map(|left| left.as_secs_f64()));
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Gives the memory back; a second call does nothing.
     ///
-    /// # Safety
-    /// `view` is null or a view to fill.
-    pub(crate) unsafe fn export(
+    /// Raises `BufferError` while arrays or views of it exist.
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        self.0.end(py)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
         &self,
-        exporter: &Bound<'_, PyAny>,
+        py: Python<'_>,
+        _type: Option<Bound<'_, PyType>>,
+        _value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) -> Result<()> {
+        self.close(py)
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
         flags: c_int,
-        bytes: impl FnOnce(&mut T) -> Result<Bytes>,
     ) -> Result<()> {
-        let mut state = self.lock();
-        let is_ending = state.is_ending;
-        let thing = state.thing.as_mut().filter(|_| !is_ending);
-        let bytes = bytes(thing.ok_or_else(|| Failure::ended(self.what))?)?;
-        // Counts under the lock, so nobody ends the thing in between.
-        state.exports += 1;
-        drop(state);
-        // SAFETY: the caller passes a `view` to fill, and the counted export keeps the bytes.
-        let filled = unsafe { fill(exporter, view, flags, &bytes) };
-        if filled.is_err() {
-            self.release();
-        }
-        filled
+        let bytes = |lease: &mut Arc<glebe::lease::Lease>| {
+            Ok(Bytes { start: lease.as_ptr(), len: lease.len().as_usize(), readonly: false })
+        };
+        // SAFETY: Python passes a view to fill, and the `Exported` keeps the lease.
+        unsafe { slf.get().0.export(slf.as_any(), view, flags, bytes) }
     }
 
-    /// Answers `__releasebuffer__`.
-    pub(crate) fn release(&self) {
-        let mut state = self.lock();
-        state.exports -= 1;
-        let ends = state.is_ending && state.exports == 0;
-        let ended = if ends { state.thing.take() } else { None };
-        drop(state);
-        drop(ended);
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.0.release();
     }
-}
-
-/// Fills `view`, which then has a reference to `exporter`.
-///
-/// # Errors
-/// `BufferError`, as in [`Lease::export`].
-///
-/// # Safety
-/// `view` is null or a view to fill; the bytes stay until it is released.
-pub(crate) unsafe fn fill(
-    exporter: &Bound<'_, PyAny>,
-    view: *mut ffi::Py_buffer,
-    flags: c_int,
-    bytes: &Bytes,
-) -> Result<()> {
-    if view.is_null() {
-        return Err(Failure::buffer("no view to fill"));
-    }
-    let len = isize::try_from(bytes.len).unwrap_or(isize::MAX);
-    let (start, readonly) = (bytes.start.cast(), bytes.readonly.into());
-    // SAFETY: the view is not null and to be filled; the thread is attached; `exporter` lives.
-    let done =
-        unsafe { ffi::PyBuffer_FillInfo(view, exporter.as_ptr(), start, len, readonly, flags) };
-    if done == 0 {
-        return Ok(());
-    }
-    Err(PyErr::fetch(exporter.py()).into())
 }

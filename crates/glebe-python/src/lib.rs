@@ -16,6 +16,7 @@
 mod buffers;
 mod cache;
 mod contig;
+mod exports;
 mod failure;
 mod forks;
 mod guards;
@@ -41,8 +42,8 @@ macro_rules! aligned {
 }
 
 aligned! {
-    cache::Cache cache::Keys contig::Contig reserve::Block reserve::Promise reserve::Reserve
-    swap::Key swap::Pinned swap::Store volatile::Held volatile::VolatileBuffer
+    cache::Cache cache::Keys contig::Contig lease::Lease reserve::Block reserve::Promise
+    reserve::Reserve swap::Key swap::Pinned swap::Store volatile::Held volatile::VolatileBuffer
     volatile::values::Value volatile::values::Values
 }
 
@@ -69,6 +70,7 @@ fn _glebe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reserve::Promise>()?;
     module.add_class::<cache::Cache>()?;
     module.add_class::<contig::Contig>()?;
+    module.add_class::<lease::Lease>()?;
     module.add_class::<volatile::VolatileBuffer>()?;
     module.add_class::<volatile::Held>()?;
     module.add_class::<volatile::values::Values>()?;
@@ -77,5 +79,6 @@ fn _glebe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<swap::Key>()?;
     module.add_class::<swap::Pinned>()?;
     module.add_function(wrap_pyfunction!(contig::contig, module)?)?;
+    module.add_function(wrap_pyfunction!(lease::lease, module)?)?;
     module.add_function(wrap_pyfunction!(ranges_not_inherited, module)?)
 }

@@ -4,7 +4,7 @@
 //! [`ChildZeros`], which maps zeros at the same addresses in children.
 //!
 //! # Safety
-//! The bytes stay until the lease ends ([`lease`](crate::lease)).
+//! The bytes stay until the `Exported` ends ([`exports`](crate::exports)).
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -13,7 +13,7 @@ use glebe::internal::sys::memory::child_zeros::ChildZeros;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::lease::{Bytes, Lease};
+use crate::exports::{Bytes, Exported};
 use crate::Result;
 
 pub(crate) trait Contiguous: Send {
@@ -32,11 +32,11 @@ struct Held<T> {
     thing: T,
 }
 
-pub(crate) struct Memory<T>(Lease<Held<T>>);
+pub(crate) struct Memory<T>(Exported<Held<T>>);
 
 impl<T: Contiguous> Memory<T> {
     pub(crate) fn new(thing: T) -> Self {
-        Self(Lease::new(T::WHAT, Held { zeros: None, thing }))
+        Self(Exported::new(T::WHAT, Held { zeros: None, thing }))
     }
 
     pub(crate) fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> Result<R> {
@@ -61,7 +61,7 @@ impl<T: Contiguous> Memory<T> {
         Ok(())
     }
 
-    /// Answers `__getbuffer__`, as [`Lease::export`] does.
+    /// Answers `__getbuffer__`, as [`Exported::export`] does.
     ///
     /// # Safety
     /// `view` is null or a view to fill.
@@ -72,7 +72,7 @@ impl<T: Contiguous> Memory<T> {
         flags: c_int,
     ) -> Result<()> {
         self.list_for_children()?;
-        // SAFETY: the caller passes a `view` to fill, and the lease keeps the bytes.
+        // SAFETY: the caller passes a `view` to fill, and the `Exported` keeps the bytes.
         unsafe { self.0.export(exporter, view, flags, |held| held.thing.bytes()) }
     }
 

@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::cache::{Shared, Small};
 use crate::contig::source_of;
-use crate::lease::Bytes;
+use crate::exports::Bytes;
 use crate::memory::{Contiguous, Memory};
 use crate::{numbers, Failure, Result};
 

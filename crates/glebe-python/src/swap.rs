@@ -1,7 +1,7 @@
 //! `Store` compresses objects beyond a budget. `Pinned` exports an object as a buffer.
 //!
 //! # Safety
-//! A pinned object stays until its lease ends.
+//! A pinned object stays until its `Exported` ends.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -14,8 +14,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 
 use crate::buffers::{detached, Given};
+use crate::exports::Exported;
 use crate::guards::PinnedObject;
-use crate::lease::Lease;
 use crate::{numbers, Result};
 
 /// The name of one object in one store. No other object ever gets it.
@@ -48,7 +48,7 @@ impl Store {
     ) -> Result<Pinned> {
         let (store, key) = (&self.0, key.0);
         let object = py.detach(|| pin(store, key))?;
-        Ok(Pinned(Lease::new("pinned object", object)))
+        Ok(Pinned(Exported::new("pinned object", object)))
     }
 }
 
@@ -142,7 +142,7 @@ impl Store {
 
 /// The bytes of an object as a buffer. They stay in memory at one address until `release`.
 #[pyclass(frozen, module = "glebe.swap")]
-pub(crate) struct Pinned(Lease<PinnedObject>);
+pub(crate) struct Pinned(Exported<PinnedObject>);
 
 #[pymethods]
 impl Pinned {
@@ -173,7 +173,7 @@ impl Pinned {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> Result<()> {
-        // SAFETY: Python passes a view to fill, and the lease keeps the object pinned.
+        // SAFETY: Python passes a view to fill, and the `Exported` keeps the object pinned.
         unsafe { slf.get().0.export(slf.as_any(), view, flags, |object| Ok(object.bytes())) }
     }
 

@@ -28,7 +28,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 
 use crate::buffers::{detached, new_bytes, Given};
-use crate::{forks, lease, numbers, Failure, Result};
+use crate::{exports, forks, numbers, Failure, Result};
 use state::State;
 
 /// Runs of lost pages: first page, number of pages.
@@ -293,9 +293,9 @@ impl VolatileBuffer {
         state.exports += 1;
         drop(state);
         let (start, len) = (this.region.as_ptr(), this.region.len().as_usize());
-        let bytes = lease::Bytes { start, len, readonly: false };
+        let bytes = exports::Bytes { start, len, readonly: false };
         // SAFETY: Python passes a view to fill, and the export keeps the memory alive.
-        let filled = unsafe { lease::fill(slf.as_any(), view, flags, &bytes) };
+        let filled = unsafe { exports::fill(slf.as_any(), view, flags, &bytes) };
         if filled.is_err() {
             this.lock().exports -= 1;
         }

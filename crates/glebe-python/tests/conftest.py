@@ -1,4 +1,4 @@
-"""Shared parts of the tests. No test changes the machine: reserves use base pages."""
+"""Shared parts of the tests. Reserves use base pages, so only test_leases changes the machine."""
 
 import os
 import subprocess

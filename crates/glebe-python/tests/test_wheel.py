@@ -208,6 +208,15 @@ class Tiles:
     def tile(self, x: int, *, by: str = "") -> bytes:
         return bytes(x)
 
+def lends(socket: str) -> float | None:
+    with glebe.lease("2G", contiguous=True, align=0, one_file=True, socket=socket) as leased:
+        where: int = leased.fileno() + leased.files()[0] + leased.number + leased.address
+        found: int | None = leased.physical or leased.runs()[0][2]
+        print(where + len(leased) + leased.nbytes, found, memoryview(leased))
+    other: glebe.Lease = glebe.lease(5, align="4M", revocable=True, name="n", node=0)
+    other.close()
+    return other.recalled(None) or other.recalled() or other.recalled(0.5)
+
 tile: bytes = Tiles().tile(3, by="n")
 Tiles().tile.clear()
 same: bytes = Tiles.tile(Tiles(), 3)

@@ -16,7 +16,8 @@ class says otherwise.
 import os as _os
 
 from glebe import errors
-from glebe._glebe import PAGE_BYTES, Block, Contig, Promise, Reserve, __version__, contig
+from glebe._glebe import PAGE_BYTES, Block, Contig, Lease, Promise, Reserve, __version__, contig
+from glebe._glebe import lease
 from glebe._glebe import ranges_not_inherited as _ranges_not_inherited
 from glebe._mapping import Cache
 from glebe.errors import Error, NoRun
@@ -27,11 +28,13 @@ __all__ = [
     "Cache",
     "Contig",
     "Error",
+    "Lease",
     "NoRun",
     "Promise",
     "Reserve",
     "contig",
     "errors",
+    "lease",
 ]
 
 

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Iterator, MutableMapping
 from types import TracebackType
 from typing import Any, Literal, Protocol, SupportsIndex, final
@@ -13,11 +14,13 @@ __all__ = [
     "Cache",
     "Contig",
     "Error",
+    "Lease",
     "NoRun",
     "Promise",
     "Reserve",
     "contig",
     "errors",
+    "lease",
 ]
 
 __version__: str
@@ -282,4 +285,92 @@ def contig(bytes: int, *, source: _Source = "auto", require_run: int | None = No
     `require_run`: bytes that must be contiguous. Raises `errors.NoMemory` with the bytes of the
     longest run or of available memory; `errors.BadArgument` for a length of zero; `ValueError` for
     another source.
+    """
+
+@final
+class Lease(Buffer):
+    """Memory that a daemon lends until `close`; a writable buffer of bytes.
+
+    The memory is zeroed at first. Forked children share it, and read zeros in it after the parent's
+    `close`. If the daemon takes a revocable lease back, the memory reads as zeros.
+    """
+
+    def runs(self) -> list[tuple[int, int, int | None]]:
+        """Returns each physical run: first page, number of pages, and first page frame or `None`."""
+
+    @property
+    def nbytes(self) -> int:
+        """The length in bytes."""
+
+    @property
+    def number(self) -> int:
+        """The lease's number in lists."""
+
+    @property
+    def address(self) -> int:
+        """The virtual address of the first byte."""
+
+    @property
+    def physical(self) -> int | None:
+        """The physical address of the first byte, or `None` if the daemon does not see it."""
+
+    def fileno(self) -> int:
+        """Returns the descriptor of the lease's file, open until `close`.
+
+        Raises `ValueError` for a lease of several files: `one_file=True` asks for one.
+        """
+
+    def files(self) -> list[int]:
+        """Returns the descriptors of the lease's files in order, open until `close`. All files have
+        the same length.
+        """
+
+    def recalled(self, timeout: float | None = 0.0) -> float | None:
+        """Waits until the daemon asks for a revocable lease, at most `timeout` seconds; without
+        limit if it is `None`. Returns the seconds until the daemon takes the memory, or `None` if
+        it did not ask. It asks once.
+
+        Raises `errors.Purged` after the daemon took the memory: since some moment the memory reads
+        as zeros. Raises `errors.SystemRefused` if the daemon ended.
+        """
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def close(self) -> None:
+        """Gives the memory back; a second call does nothing.
+
+        Raises `BufferError` while arrays or views of it exist.
+        """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+
+def lease(
+    size: int | str,
+    *,
+    contiguous: bool = False,
+    align: int | str = 0,
+    revocable: bool = False,
+    one_file: bool = False,
+    name: str | None = None,
+    socket: str | os.PathLike[str] | None = None,
+    node: int | None = None,
+) -> Lease:
+    """Leases `size` bytes of huge pages from the daemon that `glebe serve --leases` runs.
+
+    `size`: bytes, or a text such as "2G"; rounded up to whole huge pages. `contiguous`: only memory
+    in one physical run. `align`: alignment of the first physical byte, a power of two.
+    `revocable`: the daemon may take the memory back (`Lease.recalled`). `one_file`: one file, to
+    pass it on. `name`: the name in lists, by default the program's. `socket`: path of the daemon's
+    socket. `node`: NUMA node.
+
+    Raises `errors.SystemRefused` if no daemon answers; `errors.NoMemory` with the longest free run,
+    or with the user's `limit`; `errors.WouldWait` if memory is on its way back, so that a later
+    call may succeed; `errors.BadArgument` for a size of zero, another alignment or node. `errno`
+    has the daemon's reason.
     """

@@ -1,4 +1,7 @@
-"""The errors of glebe. The texts name values and limits, if there are any."""
+"""The errors of glebe. The texts name values and limits, if there are any.
+
+If a daemon refuses a lease, `errno` is its reason, and `limit` the number that the request exceeds.
+"""
 
 
 class Error(Exception):
@@ -8,6 +11,8 @@ class Error(Exception):
 class BadArgument(Error, ValueError):
     """A length, an offset or an alignment is invalid."""
 
+    errno = limit = None
+
 
 class Forked(Error, RuntimeError):
     """The object belongs to the process that this one was forked from."""
@@ -16,7 +21,7 @@ class Forked(Error, RuntimeError):
 class NoMemory(Error, MemoryError):
     """The machine, a cgroup, a pool or a limit has too little. `available`: bytes or `None`."""
 
-    available = None
+    available = errno = limit = None
 
 
 class NoRun(Error, MemoryError):
@@ -26,7 +31,9 @@ class NoRun(Error, MemoryError):
 
 
 class WouldWait(Error):
-    """Other threads are copying into every run that fits."""
+    """Other threads are copying into every run that fits, or leased memory is on its way back."""
+
+    errno = limit = None
 
 
 class SystemRefused(Error, OSError):
@@ -38,7 +45,7 @@ class Unsupported(Error):
 
 
 class Purged(Error):
-    """The kernel took a page. `offset`: the byte where the page begins."""
+    """The kernel took a page, or the daemon a lease. `offset`: the byte where the page begins."""
 
     offset = 0
 

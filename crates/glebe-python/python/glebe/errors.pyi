@@ -1,15 +1,24 @@
 class Error(Exception): ...
-class BadArgument(Error, ValueError): ...
+
+class BadArgument(Error, ValueError):
+    errno: int | None
+    limit: int | None
+
 class Forked(Error, RuntimeError): ...
 
 class NoMemory(Error, MemoryError):
     available: int | None
+    errno: int | None
+    limit: int | None
 
 class NoRun(Error, MemoryError):
     asked: int
     longest: int
 
-class WouldWait(Error): ...
+class WouldWait(Error):
+    errno: int | None
+    limit: int | None
+
 class SystemRefused(Error, OSError): ...
 class Unsupported(Error): ...
 

@@ -3,7 +3,7 @@
 //! The kernel cannot take a result that has a [`Value`], a read-only buffer.
 //!
 //! # Safety
-//! A pinned value stays until its lease ends.
+//! A pinned value stays until its `Exported` ends.
 #![allow(unsafe_code)]
 
 use std::convert::Infallible;
@@ -19,8 +19,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::buffers::Given;
+use crate::exports::Exported;
 use crate::guards::{self, PinnedValue};
-use crate::lease::Lease;
 use crate::{numbers, Failure, Result};
 
 /// Results by number that the kernel may take.
@@ -123,11 +123,11 @@ fn refused(error: BuildError<Infallible>) -> Failure {
 
 /// A result that stays in memory while this object exists.
 #[pyclass(frozen, module = "glebe._glebe")]
-pub(crate) struct Value(Lease<PinnedValue>);
+pub(crate) struct Value(Exported<PinnedValue>);
 
 impl Value {
     fn new(value: PinnedValue) -> Self {
-        Self(Lease::new("value", value))
+        Self(Exported::new("value", value))
     }
 }
 
@@ -144,7 +144,7 @@ impl Value {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> Result<()> {
-        // SAFETY: Python passes a view to fill, and the lease keeps the value pinned.
+        // SAFETY: Python passes a view to fill, and the `Exported` keeps the value pinned.
         unsafe { slf.get().0.export(slf.as_any(), view, flags, |value| Ok(value.bytes())) }
     }
 

@@ -1,7 +1,7 @@
-//! Sizes on the command line: a number, perhaps with a fraction, and optionally K, M, G or T
+//! Parses sizes that people write: a number, perhaps with a fraction, and optionally K, M, G or T
 //! (powers of 1024).
 
-use glebe::units::Bytes;
+use crate::units::Bytes;
 
 /// Largest size in bytes: more than any machine has, and small enough to round up.
 const MAX: u64 = 1 << 60;
