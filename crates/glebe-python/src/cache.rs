@@ -25,7 +25,7 @@ const TRIES: u32 = 8;
 
 /// Encodes a key to look up. For a key that no cache can have, returns empty bytes, which encode no
 /// key.
-fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
+pub(crate) fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
     let py = key.py();
     encode(key).or_else(|refused| match refused {
         Failure::Python(error)

@@ -4,7 +4,7 @@
 //! count pages in `NoRun`, and bytes in other classes.
 
 use glebe::internal::sys::errno::{EAGAIN, EDQUOT, EINVAL, ENOMEM};
-use glebe::{contig, error::OsError, lease, reserve, swap, volatile, zpool};
+use glebe::{cache::CacheError, contig, error::OsError, lease, reserve, swap, volatile, zpool};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -14,6 +14,7 @@ pub(crate) enum Failure {
     Reserve(reserve::ReserveError),
     Contig(contig::Error),
     Lease(lease::LeaseError),
+    Shared(CacheError),
     Volatile(volatile::Error),
     Swap(swap::SwapError),
     Pool(zpool::Error),
@@ -33,7 +34,7 @@ macro_rules! from {
 
 from! {
     Reserve(reserve::ReserveError) Contig(contig::Error) Lease(lease::LeaseError)
-    Volatile(volatile::Error) Swap(swap::SwapError) Pool(zpool::Error)
+    Shared(CacheError) Volatile(volatile::Error) Swap(swap::SwapError) Pool(zpool::Error)
 }
 
 impl From<PyErr> for Failure {
@@ -123,6 +124,17 @@ fn kind_of_lease(error: &lease::LeaseError) -> Kind {
     }
 }
 
+fn kind_of_cache(error: &CacheError) -> Kind {
+    use CacheError as E;
+    match error {
+        E::TooLong { limit, .. } => ("BadArgument", vec![("limit", *limit as u64)]),
+        E::Lease(error) => kind_of_lease(error),
+        E::File { source, .. } => kind_of_volatile(source),
+        E::Directory { source, .. } => kind_of_os(source),
+        _ => ("BadArgument", Vec::new()),
+    }
+}
+
 fn kind_of_refusal(errno: i32, limit: u64) -> Kind {
     let mut values = vec![("errno", errno.unsigned_abs().into())];
     let class = match errno {
@@ -197,6 +209,7 @@ impl From<Failure> for PyErr {
             Failure::Reserve(error) => (kind_of_reserve(error), error.to_string()),
             Failure::Contig(error) => (kind_of_contig(error), error.to_string()),
             Failure::Lease(error) => (kind_of_lease(error), error.to_string()),
+            Failure::Shared(error) => (kind_of_cache(error), error.to_string()),
             Failure::Volatile(error) => (kind_of_volatile(error), error.to_string()),
             Failure::Swap(error) => (kind_of_swap(error), error.to_string()),
             Failure::Pool(error) => (kind_of_pool(error), error.to_string()),

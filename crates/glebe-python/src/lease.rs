@@ -34,7 +34,7 @@ const SLICE: Duration = Duration::from_millis(100);
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Lease(Exported<Arc<glebe::lease::Lease>>);
 
-fn bytes_of(what: &str, size: &Bound<'_, PyAny>) -> Result<u64> {
+pub(crate) fn bytes_of(what: &str, size: &Bound<'_, PyAny>) -> Result<u64> {
     if !size.is_instance_of::<PyString>() {
         return Ok(size.extract()?);
     }

@@ -25,6 +25,7 @@ mod lease;
 mod memory;
 mod numpy;
 mod reserve;
+mod shared_cache;
 mod swap;
 mod volatile;
 
@@ -75,10 +76,12 @@ fn _glebe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<volatile::Held>()?;
     module.add_class::<volatile::values::Values>()?;
     module.add_class::<volatile::values::Value>()?;
+    module.add_class::<shared_cache::SharedCache>()?;
     module.add_class::<swap::Store>()?;
     module.add_class::<swap::Key>()?;
     module.add_class::<swap::Pinned>()?;
     module.add_function(wrap_pyfunction!(contig::contig, module)?)?;
     module.add_function(wrap_pyfunction!(lease::lease, module)?)?;
+    module.add_function(wrap_pyfunction!(shared_cache::shared_cache, module)?)?;
     module.add_function(wrap_pyfunction!(ranges_not_inherited, module)?)
 }

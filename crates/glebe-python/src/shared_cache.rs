@@ -20,7 +20,7 @@ use crate::{numbers, Failure, Result};
 /// Any value may vanish. Forked children use the same cache, and a pickled one is opened again.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct SharedCache {
-    cache: Arc<glebe_cache::SharedCache>,
+    cache: Arc<glebe::cache::SharedCache>,
     socket: Option<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn shared_cache(
     size: Option<&Bound<'_, PyAny>>,
     socket: Option<PathBuf>,
 ) -> Result<SharedCache> {
-    let mut options = glebe_cache::SharedCache::options();
+    let mut options = glebe::cache::SharedCache::options();
     if let Some(size) = size {
         options = options.size(Bytes::new(bytes_of("size", size)?));
     }

@@ -329,3 +329,25 @@ try:
 except errors.Unsupported as refused:
     assert "SIGBUS" in str(refused)
 """
+
+
+def test_a_shared_cache_lives_in_idle_memory_until_a_lease_needs_it(daemon, lease):
+    socket, length = daemon
+    cache = glebe.shared_cache("tiles", length, socket=socket)
+    other = glebe.shared_cache("tiles", socket=socket)
+    assert cache.of_daemon and other.nbytes == cache.nbytes
+    kept = [n for n in range(3000) if cache.put(n, b"%08d" % n * 1000)]
+    assert len(kept) > 1000
+    assert all(other.get(n) in (None, b"%08d" % n * 1000) for n in kept)
+    assert sum(n in other for n in kept) > 1000
+    with lease(length) as memory:
+        assert not any(memoryview(memory)), "a cache's bytes in a lease"
+        assert all(other.get(n) is None for n in kept)
+        assert not cache.put("key", b"value")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if other.get("key") is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    cache.end()
+    with pytest.raises(ValueError, match="socket"):
+        cache.__reduce__()

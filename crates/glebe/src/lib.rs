@@ -16,11 +16,11 @@
 #![deny(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
-#[cfg(not(loom))]
-#[doc(no_inline)]
-pub use glebe_lease as lease;
 #[doc(inline)]
 pub use glebe_os::{error, extent, units};
+#[cfg(not(loom))]
+#[doc(no_inline)]
+pub use {glebe_cache as cache, glebe_lease as lease};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use {

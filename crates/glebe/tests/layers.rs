@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Crates that the root re-exports as modules, without layers because Cargo orders crates.
-const CRATES: [&str; 6] = ["contig", "free_tree", "lease", "vmap", "volatile", "zpool"];
+const CRATES: [&str; 7] = ["cache", "contig", "free_tree", "lease", "vmap", "volatile", "zpool"];
 
 type Layers = BTreeMap<String, u32>;
 

@@ -17,7 +17,7 @@ import os as _os
 
 from glebe import errors
 from glebe._glebe import PAGE_BYTES, Block, Contig, Lease, Promise, Reserve, __version__, contig
-from glebe._glebe import lease
+from glebe._glebe import SharedCache, lease, shared_cache
 from glebe._glebe import ranges_not_inherited as _ranges_not_inherited
 from glebe._mapping import Cache
 from glebe.errors import Error, NoRun
@@ -32,9 +32,11 @@ __all__ = [
     "NoRun",
     "Promise",
     "Reserve",
+    "SharedCache",
     "contig",
     "errors",
     "lease",
+    "shared_cache",
 ]
 
 

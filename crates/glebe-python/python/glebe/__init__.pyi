@@ -1,7 +1,7 @@
 import os
 from collections.abc import Iterator, MutableMapping
 from types import TracebackType
-from typing import Any, Literal, Protocol, SupportsIndex, final
+from typing import Any, Literal, Protocol, SupportsIndex, TypeVar, final, overload
 
 from typing_extensions import Buffer, Self, TypeAlias
 
@@ -18,9 +18,11 @@ __all__ = [
     "NoRun",
     "Promise",
     "Reserve",
+    "SharedCache",
     "contig",
     "errors",
     "lease",
+    "shared_cache",
 ]
 
 __version__: str
@@ -42,6 +44,7 @@ class _Array(Protocol):
     @property
     def shape(self) -> Any: ...
 
+_Default = TypeVar("_Default")
 _Source: TypeAlias = Literal["auto", "hugetlb-1g", "hugetlb-2m", "thp", "plain"]
 
 @final
@@ -373,4 +376,73 @@ def lease(
     or with the user's `limit`; `errors.WouldWait` if memory is on its way back, so that a later
     call may succeed; `errors.BadArgument` for a size of zero, another alignment or node. `errno`
     has the daemon's reason.
+    """
+
+@final
+class SharedCache:
+    """A cache that all processes of the user find by its name.
+
+    Keys are those of `Cache`; values are bytes and C-contiguous buffers, and come back as `bytes`.
+    Any value may vanish. Forked children use the same cache, and a pickled one is opened again.
+    """
+
+    def put(self, key: _Key, value: Buffer) -> bool:
+        """Stores a copy of a value, as `cache[key] = value` does. Returns false if there is no
+        memory for it; the key then has no value.
+
+        Raises `errors.BadArgument` if key and value are longer than `limit`; the errors of
+        `Cache.put`.
+        """
+
+    def __setitem__(self, key: _Key, value: Buffer, /) -> None: ...
+    def __getitem__(self, key: _Key, /) -> bytes: ...
+    @overload
+    def get(self, key: _Key, default: None = None) -> bytes | None:
+        """Returns the value of a key, or `default`."""
+
+    @overload
+    def get(self, key: _Key, default: _Default) -> bytes | _Default: ...
+    def __delitem__(self, key: _Key, /) -> None: ...
+    def remove(self, key: _Key) -> bool:
+        """Removes a value. Returns true if there was one."""
+
+    def __contains__(self, key: object, /) -> bool: ...
+    @property
+    def name(self) -> str:
+        """The cache's name."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes. Parts of it may have no memory at a time."""
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of a key with its value. A key takes up to 5 bytes more than its
+        length."""
+
+    @property
+    def of_daemon(self) -> bool:
+        """True if the memory is the daemon's, false if it is a file's."""
+
+    def stats(self) -> dict[str, int]:
+        """Returns this object's counters by name."""
+
+    def end(self) -> None:
+        """Ends the cache for all processes of the user. Those that have it open find it empty."""
+
+def shared_cache(
+    name: str,
+    size: int | str | None = None,
+    *,
+    socket: str | os.PathLike[str] | None = None,
+) -> SharedCache:
+    """Opens the user's cache `name`, or makes it.
+
+    The cache uses the idle memory of the daemon that `glebe serve --leases` runs, until a lease
+    needs it. Where no daemon runs, a volatile file in memory serves, which `glebe reclaim` can
+    purge. `size`: bytes, or a text such as "2G"; an existing cache keeps its size. `socket`: path
+    of the daemon's socket.
+
+    Raises `errors.BadArgument` for an empty or too long name and a size of zero, `errors.NoMemory`
+    with the limit if the user has too many caches, `errors.SystemRefused`.
     """
