@@ -4,11 +4,14 @@ use glebe_os::internal::hash::hash;
 use glebe_os::units::Bytes;
 
 use crate::error::CacheError;
+use crate::long::Long;
 use crate::options::SharedCacheOptions;
 use crate::stats::{Counter, Counts, Stats};
 use crate::store::Store;
-use crate::table::{limit, Entry, Table};
+use crate::table::{Entry, Table};
 
+/// Longest key.
+const KEY_MAX: usize = 64 << 10;
 /// Longest value that a hit moves to the ring's front.
 const RENEWED_MAX: usize = 64 << 10;
 
@@ -40,8 +43,10 @@ pub struct SharedCache {
 /// A value that [`SharedCache::lookup`] found.
 #[derive(Debug)]
 pub struct Found<'a> {
+    store: &'a Store,
     table: Table<'a>,
     entry: Entry,
+    long: Option<Long>,
     key: &'a [u8],
 }
 
@@ -50,13 +55,16 @@ impl Found<'_> {
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.entry.value_len()
+        self.long.map_or(self.entry.value_len(), |long| long.len())
     }
 
     /// Copies the value into `value`, of [`len`](Found::len) bytes. Returns false if the value has
     /// vanished; then `value` has any bytes.
     #[must_use]
     pub fn copy(&self, value: &mut [u8]) -> bool {
+        if let Some(long) = &self.long {
+            return long.copy(self.store, value);
+        }
         let is_whole = self.table.copy(&self.entry, value);
         if is_whole && value.len() <= RENEWED_MAX && self.table.is_old(&self.entry) {
             self.table.renew(&self.entry, self.key, value);
@@ -101,10 +109,12 @@ impl SharedCache {
         matches!(self.store, Store::Daemon(_))
     }
 
-    /// Returns the most bytes of a key with its value.
+    /// Returns the most bytes of a key with its value: an eighth of the cache, but at least a
+    /// quarter of a place, and less than 4 GiB. A key alone has at most 64 KiB.
     #[must_use]
     pub fn limit(&self) -> usize {
-        limit(self.store.place().as_usize())
+        let place = self.store.place().as_usize();
+        (self.size().as_usize() / 8).max(place / 4).min(u32::MAX as usize)
     }
 
     /// Copies the value of `key` into `value`. Returns false, and empties `value`, if there is none.
@@ -125,9 +135,11 @@ impl SharedCache {
     /// failed.
     pub fn lookup<R>(&self, key: &[u8], look: impl FnOnce(Found<'_>) -> Option<R>) -> Option<R> {
         let hash = self.hash(key);
-        let looked = self.store.with(self.place_of(hash), false, |part| {
+        let looked = self.store.with(self.store.place_of(hash), false, |part| {
             let table = Table::new(part);
-            table.find(hash, key).and_then(|entry| look(Found { table, entry, key }))
+            let entry = table.find(hash, key)?;
+            let long = if entry.is_long() { Some(long_of(&table, &entry)?) } else { None };
+            look(Found { store: &self.store, table, entry, long, key })
         });
         let looked = looked.flatten();
         self.counts.add(if looked.is_some() { Counter::Hits } else { Counter::Misses }, 1);
@@ -142,13 +154,22 @@ impl SharedCache {
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, CacheError> {
         let hash = self.hash(key);
         let (len, limit) = (key.len().saturating_add(value.len()), self.limit());
+        let (len, limit) = if key.len() > KEY_MAX { (key.len(), KEY_MAX) } else { (len, limit) };
         if len > limit {
-            self.store.with(self.place_of(hash), false, |part| Table::new(part).remove(hash));
+            self.store.with(self.store.place_of(hash), false, |part| Table::new(part).remove(hash));
             return Err(CacheError::TooLong { name: self.name.clone(), len, limit });
         }
-        let put = self
-            .store
-            .with(self.place_of(hash), true, |part| Table::new(part).put(hash, key, value));
+        let is_long = value.len() > Long::MIN;
+        let head = if is_long { Long::put(&self.store, value).map(|it| it.head()) } else { None };
+        let is_lost = is_long && head.is_none();
+        let value = head.as_ref().map_or(value, |head| head);
+        let put = self.store.with(self.store.place_of(hash), true, |part| {
+            let table = Table::new(part);
+            if is_lost {
+                table.remove(hash);
+            }
+            !is_lost && table.put(hash, key, value, is_long)
+        });
         let is_kept = put == Some(true);
         self.counts.add(if is_kept { Counter::Stored } else { Counter::NotKept }, 1);
         Ok(is_kept)
@@ -157,7 +178,7 @@ impl SharedCache {
     /// Removes a value. Returns true if there was one.
     pub fn remove(&self, key: &[u8]) -> bool {
         let hash = self.hash(key);
-        let removed = self.store.with(self.place_of(hash), false, |part| {
+        let removed = self.store.with(self.store.place_of(hash), false, |part| {
             let table = Table::new(part);
             let is_there = table.find(hash, key).is_some();
             table.remove(hash);
@@ -184,9 +205,9 @@ impl SharedCache {
     fn hash(&self, key: &[u8]) -> u64 {
         hash(self.store.seed(), key)
     }
+}
 
-    /// The upper bits choose the place, and the lower ones the set.
-    fn place_of(&self, hash: u64) -> usize {
-        ((u128::from(hash) * self.store.count() as u128) >> 64) as usize
-    }
+fn long_of(table: &Table<'_>, entry: &Entry) -> Option<Long> {
+    let mut head = [0; Long::HEAD];
+    table.copy(entry, &mut head).then(|| Long::of_head(head))
 }

@@ -12,6 +12,7 @@
 mod cache;
 mod error;
 mod file;
+mod long;
 mod options;
 mod stats;
 mod store;

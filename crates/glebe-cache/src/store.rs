@@ -47,6 +47,12 @@ impl Store {
         }
     }
 
+    /// Returns the place of a hash. The upper bits choose it, the lower ones a set there.
+    #[inline]
+    pub(crate) fn place_of(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.count() as u128) >> u64::BITS) as usize
+    }
+
     pub(crate) fn seed(&self) -> u64 {
         match self {
             Self::Daemon(places) => places.seed(),

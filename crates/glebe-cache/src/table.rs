@@ -32,6 +32,8 @@ const INDEX_SHARE: usize = 32;
 const LINE_BITS: u32 = 48;
 /// Bytes of an entry before its key.
 const HEADER: usize = 4 * WORD;
+/// Bit of a header's lengths: the value is a [`Long`](crate::long::Long).
+const IS_LONG: u64 = 1 << 63;
 /// Attempts to publish against other writers of one set.
 const TRIES: usize = 64;
 
@@ -51,6 +53,7 @@ pub(crate) struct Entry {
     position: u64,
     key_len: usize,
     value_len: usize,
+    is_long: bool,
     sum: u64,
     slot: usize,
     word: u64,
@@ -60,11 +63,10 @@ impl Entry {
     pub(crate) fn value_len(&self) -> usize {
         self.value_len
     }
-}
 
-/// Returns the most bytes of a key with its value, in a place of `len` bytes.
-pub(crate) fn limit(len: usize) -> usize {
-    (len - ring_at(len)) / LINE * LINE - HEADER
+    pub(crate) fn is_long(&self) -> bool {
+        self.is_long
+    }
 }
 
 fn ring_at(len: usize) -> usize {
@@ -110,7 +112,8 @@ impl<'a> Table<'a> {
             u64::from_le_bytes(bytes.unwrap_or_default())
         };
         let lens = field(2);
-        let (key_len, value_len) = (lens as u32 as usize, (lens >> 32) as usize);
+        let is_long = lens & IS_LONG != 0;
+        let (key_len, value_len) = (lens as u32 as usize, (lens & !IS_LONG) as usize >> 32);
         let fits = key_len + value_len + HEADER <= self.ring;
         if field(0) != hash || field(1) != position || key_len != key.len() || !fits {
             return None;
@@ -123,7 +126,7 @@ impl<'a> Table<'a> {
                 return None;
             }
         }
-        Some(Entry { hash, position, key_len, value_len, sum: field(3), slot, word })
+        Some(Entry { hash, position, key_len, value_len, is_long, sum: field(3), slot, word })
     }
 
     /// Copies the value out. Returns false if the entry is not whole any more.
@@ -144,14 +147,14 @@ impl<'a> Table<'a> {
 
     /// Writes an entry again, unless another writer has changed its slot.
     pub(crate) fn renew(&self, entry: &Entry, key: &[u8], value: &[u8]) {
-        let word = self.write(entry.hash, key, value);
+        let word = self.write(entry.hash, key, value, entry.is_long);
         self.exchange(entry.slot, entry.word, word);
     }
 
     /// Stores a value, which replaces an older one. Returns false if the key lost against other
     /// writers; then no older value is left.
-    pub(crate) fn put(&self, hash: u64, key: &[u8], value: &[u8]) -> bool {
-        let word = self.write(hash, key, value);
+    pub(crate) fn put(&self, hash: u64, key: &[u8], value: &[u8], is_long: bool) -> bool {
+        let word = self.write(hash, key, value, is_long);
         for _ in 0..TRIES {
             let (slot, was) = self.victim(hash);
             if self.exchange(slot, was, word) {
@@ -173,11 +176,12 @@ impl<'a> Table<'a> {
     }
 
     /// Writes an entry, and returns the word that publishes it.
-    fn write(&self, hash: u64, key: &[u8], value: &[u8]) -> u64 {
+    fn write(&self, hash: u64, key: &[u8], value: &[u8], is_long: bool) -> u64 {
         let len = (HEADER + key.len() + value.len()).next_multiple_of(LINE) as u64;
         let position = self.part.word(HEAD).fetch_add(len, Ordering::SeqCst);
         let position = position / LINE as u64 * LINE as u64;
         let lens = key.len() as u64 | (value.len() as u64) << 32;
+        let lens = if is_long { lens | IS_LONG } else { lens };
         let fields = [hash, position, lens, sum(hash, position, value)];
         let mut header = [0; HEADER];
         header.chunks_exact_mut(WORD).zip(fields).for_each(|(to, field)| {

@@ -8,12 +8,12 @@ mod small;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffers::{detached, new_bytes, Given, Wanted};
-use crate::key::{decode, encode};
+use crate::key::{decode, encode, wanted};
 use crate::reserve::Reserve;
 use crate::{numpy, Failure, Result};
 pub(crate) use entries::Shared;
@@ -22,22 +22,6 @@ pub(crate) use small::Small;
 
 /// Tries of a get while other threads put its key.
 const TRIES: u32 = 8;
-
-/// Encodes a key to look up. For a key that no cache can have, returns empty bytes, which encode no
-/// key.
-pub(crate) fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
-    let py = key.py();
-    encode(key).or_else(|refused| match refused {
-        Failure::Python(error)
-            if error.is_instance_of::<PyTypeError>(py)
-                || error.is_instance_of::<PyOverflowError>(py)
-                || error.is_instance_of::<PyValueError>(py) =>
-        {
-            Ok(Box::default())
-        }
-        other => Err(other),
-    })
-}
 
 /// A mapping of keys to values in the idle pages of a reserve. The package's subclass adds the rest
 /// of a mapping.

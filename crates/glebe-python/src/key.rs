@@ -8,7 +8,7 @@
 //! LEN and COUNT have 4 bytes. Numbers are little-endian. As in a `dict`, `True` and NumPy's
 //! integers are integers.
 
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
@@ -16,6 +16,10 @@ use crate::{numpy, Failure, Result};
 
 /// Maximum bytes of a key.
 const LEN_MAX: usize = 1 << 20;
+/// Bytes before those of a text or bytes.
+const HEAD: usize = 5;
+/// Most bytes of a key that is encoded without memory.
+const SHORT_MAX: usize = 123;
 /// Maximum depth of nested tuples.
 const DEPTH_MAX: usize = 32;
 
@@ -31,6 +35,43 @@ pub(crate) fn encode(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
     let mut out = Vec::with_capacity(64);
     add(key, &mut out, 0)?;
     Ok(out.into_boxed_slice())
+}
+
+/// Calls `work` with the encoded key, and with empty bytes for a key that no cache can have. A short
+/// text or bytes need no memory.
+pub(crate) fn with_wanted<R>(
+    key: &Bound<'_, PyAny>,
+    work: impl FnOnce(&[u8]) -> Result<R>,
+) -> Result<R> {
+    let (tag, part) = match (key.cast::<PyBytes>(), key.cast::<PyString>()) {
+        (Ok(bytes), _) => (b'b', bytes.as_bytes()),
+        (_, Ok(text)) => (b's', text.to_str().map_or(&[][..], str::as_bytes)),
+        _ => (0, &[][..]),
+    };
+    if tag == 0 || part.is_empty() || part.len() > SHORT_MAX {
+        return work(&wanted(key)?);
+    }
+    let mut encoded = [0; HEAD + SHORT_MAX];
+    encoded[0] = tag;
+    encoded[1..HEAD].copy_from_slice(&(part.len() as u32).to_le_bytes());
+    encoded[HEAD..HEAD + part.len()].copy_from_slice(part);
+    work(&encoded[..HEAD + part.len()])
+}
+
+/// Encodes a key to look up. For a key that no cache can have, returns empty bytes, which encode no
+/// key.
+pub(crate) fn wanted(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
+    let py = key.py();
+    encode(key).or_else(|refused| match refused {
+        Failure::Python(error)
+            if error.is_instance_of::<PyTypeError>(py)
+                || error.is_instance_of::<PyOverflowError>(py)
+                || error.is_instance_of::<PyValueError>(py) =>
+        {
+            Ok(Box::default())
+        }
+        other => Err(other),
+    })
 }
 
 fn wrong_type(object: &Bound<'_, PyAny>) -> Failure {

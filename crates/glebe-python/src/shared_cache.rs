@@ -9,8 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::buffers::{detached, new_bytes, Given};
-use crate::cache::wanted;
-use crate::key::encode;
+use crate::key::{encode, wanted, with_wanted};
 use crate::lease::bytes_of;
 use crate::{numbers, Failure, Result};
 
@@ -58,11 +57,12 @@ impl SharedCache {
         py: Python<'py>,
         key: &Bound<'py, PyAny>,
     ) -> Result<Option<Bound<'py, PyBytes>>> {
-        let key = wanted(key)?;
-        let found = self.cache.lookup(&key, |found| {
-            new_bytes(py, found.len(), |out| Ok(found.copy(out))).transpose()
-        });
-        found.transpose()
+        with_wanted(key, |key| {
+            let found = self.cache.lookup(key, |found| {
+                new_bytes(py, found.len(), |out| Ok(found.copy(out))).transpose()
+            });
+            found.transpose()
+        })
     }
 }
 

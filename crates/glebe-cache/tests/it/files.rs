@@ -98,3 +98,28 @@ fn a_forked_child_uses_the_same_cache() {
     assert_eq!(ended, ChildEnd::Exit(10));
     assert_eq!(values(&cache, 0..20), 20);
 }
+
+#[test]
+fn long_values_are_whole_or_missing() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    let cache = options(scratch.path()).size(Bytes::mib(32)).open("long").unwrap();
+    let value_of = |nth: u8| -> Vec<u8> {
+        (0..2_500_000_u32).map(|at| (at >> 8) as u8 ^ at as u8 ^ nth).collect()
+    };
+    for nth in 0..4 {
+        assert!(cache.put(&[nth], &value_of(nth)).unwrap());
+    }
+    let mut value = Vec::new();
+    for nth in 0..4 {
+        assert!(cache.get(&[nth], &mut value) && value == value_of(nth), "{nth}");
+    }
+    assert!(cache.put(&[0], &value_of(9)).unwrap() && cache.put(&[1], b"short").unwrap());
+    assert!(cache.get(&[0], &mut value) && value == value_of(9));
+    assert!(cache.get(&[1], &mut value) && value == b"short");
+    let file = Shared::options().open(&scratch.path().join("long")).unwrap();
+    file.purge(Bytes::mib(8), Priority::HIGHEST).unwrap();
+    for nth in [0, 2, 3] {
+        let is_hit = cache.get(&[nth], &mut value);
+        assert!(!is_hit || value == value_of(if nth == 0 { 9 } else { nth }), "{nth}");
+    }
+}

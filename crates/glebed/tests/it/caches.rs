@@ -192,7 +192,11 @@ fn what_a_cache_cannot_do_is_said() {
     let shown = format!("{} bytes; the cache \"limited\" has room for", cache.limit() + 1);
     assert!(refused.to_string().contains(&shown), "{refused}");
     assert!(!cache.get(b"key", &mut Vec::new()), "the older value must not stay");
-    assert!(cache.put(b"key", &vec![7; cache.limit() - 3]).unwrap());
+    let (longest, mut found) = (vec![7; cache.limit() - 3], Vec::new());
+    assert!(cache.put(b"key", &longest).unwrap());
+    assert!(cache.get(b"key", &mut found) && found == longest);
+    let refused = cache.put(&vec![0; 65_537], b"").unwrap_err();
+    assert!(refused.to_string().contains("has room for 65536 bytes"), "{refused}");
     let all: Vec<SharedCache> = (1..64).map(|nth| open(&running, &nth.to_string(), 1)).collect();
     match options().open("one more") {
         Err(CacheError::Lease(LeaseError::Refused { errno: 122, limit, .. })) => {
