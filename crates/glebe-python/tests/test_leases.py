@@ -129,7 +129,7 @@ def test_what_cannot_be_had_is_refused(lease, daemon):
         lease("1T")
     assert refused.value.errno == errno.ENOMEM
     assert 0 < refused.value.available == refused.value.limit <= daemon[1]
-    wrong = ({"size": 0}, {"size": 1, "align": 3}, {"size": 1, "node": 77})
+    wrong = ({"size": 0}, {"size": 1, "align": 3}, {"size": 1, "node": 77}, {"size": 1, "node": 2**32 - 1})
     for options in wrong:
         with pytest.raises(errors.BadArgument) as refused:
             lease(**options)
