@@ -46,11 +46,12 @@
  *   with calls on other handles of its kind.
  * FORK  Handles and memory belong to the process that made them. In a forked child, every call on a
  *   handle of the parent returns GLEBE_ERROR_FORKED and touches nothing. The memory of a block is
- *   not mapped in the child. The child may make its own objects of every kind. Only volatile and
- *   shared regions are inherited. The child has its own copy of a volatile region: memory, marks
- *   and handles. Parent and child share the memory and the marks of a shared region, but the child
- *   has no pins. A child made by clone(2) instead of the C library's fork gets GLEBE_ERROR_FORKED
- *   for these regions, too. Memory that the parent gives back returns to the system even if a child
+ *   not mapped in the child. Parent and child share the memory of a lease, but the child has no
+ *   handle of it. The child may make its own objects of every kind. Only volatile and shared
+ *   regions are inherited. The child has its own copy of a volatile region: memory, marks and
+ *   handles. Parent and child share the memory and the marks of a shared region, but the child has
+ *   no pins. A child made by clone(2) instead of the C library's fork gets GLEBE_ERROR_FORKED for
+ *   these regions, too. Memory that the parent gives back returns to the system even if a child
  *   lives.
  * STRUCTURES  The first member of a structure that may grow is its size in bytes as the caller
  *   knows it: set it to sizeof. If the size is smaller, because the header is older, the library
@@ -143,16 +144,20 @@ enum {
     GLEBE_ERROR_BAD_FILE = -47,      /* the file cannot be shared memory, or holds none */
     GLEBE_ERROR_TRUNCATED = -48,     /* the file of a shared region was cut, or lost pages */
     GLEBE_ERROR_NO_HOLDER_LEFT = -49, /* the maximum number of processes uses the file */
-    GLEBE_ERROR_UNDER_WAY = -50,     /* another process or thread purges or joins: try again */
+    GLEBE_ERROR_UNDER_WAY = -50,     /* another process or thread purges or joins, or leased memory
+                                        is on its way back: try again */
     GLEBE_ERROR_PINS_EXHAUSTED = -51, /* this process has the maximum number of pins on a granule */
-    GLEBE_ERROR_QUOTA = -52,         /* the pins would exceed the quota of the file's creator */
+    GLEBE_ERROR_QUOTA = -52,         /* the pins would exceed the quota of the file's creator, or a
+                                        lease the user's limit */
     GLEBE_ERROR_PRIVATE = -53,       /* private memory where the call needs shared memory */
     GLEBE_ERROR_DEAD = -54,          /* glebe_swap_store_dead gave up the object's bytes */
     GLEBE_ERROR_PINNED = -55,        /* pins of the object or the range prevent the call */
     GLEBE_ERROR_BUDGET = -56,        /* pinned memory leaves no room; the text has length, pins and
                                         budget */
-    GLEBE_ERROR_SIGNAL = -57         /* SIGBUS is blocked or has another handler, or its stack is
+    GLEBE_ERROR_SIGNAL = -57,        /* SIGBUS is blocked or has another handler, or its stack is
                                         small */
+    GLEBE_ERROR_NO_DAEMON = -58,     /* no daemon answers at the socket */
+    GLEBE_ERROR_REVOKED = -59        /* the daemon took the memory of a lease back */
 };
 
 /* Returns the text of the calling thread's last error: the refused value, and the limit. The text
@@ -286,7 +291,7 @@ int glebe_reserve_largest_run(glebe_reserve reserve, uint64_t *pages);
 
 /* A physically contiguous run. The structure never grows. */
 typedef struct glebe_run {
-    uint64_t start_pages; /* pages from the start of the reserve */
+    uint64_t start_pages; /* pages from the start of the reserve or lease */
     uint64_t len_pages;
     uint64_t pfn; /* the frame of the first page, or GLEBE_PFN_HIDDEN */
 } glebe_run;
@@ -1029,6 +1034,70 @@ int glebe_contig_query(const void *addr, glebe_contig *contig);
 /* Does what glebe_reserve_verify does, for the mapping of glebe_mmap_contig that contains the byte
  * at `addr`. Errors: UNMAPPED, FORKED, NULL, OS. */
 int glebe_contig_verify(const void *addr, glebe_drift *drifts, size_t capacity, size_t *count);
+
+/* ---- Leases ---------------------------------------------------------------------------------- */
+
+/* Huge pages of a daemon (`glebe serve --leases`), mapped until the lease ends. They are populated,
+ * and zeroed at first. A lease needs no privilege. It ends with glebe_lease_free, or when the
+ * process and its forked children have ended, also by SIGKILL. No other process ever sees its
+ * bytes, except forked children and processes that got its files.
+ *
+ * Memory whose lease has ended, or that the daemon took back, reads as zeros wherever it is still
+ * mapped: glebe's SIGBUS handler replaces it at the first touch. A system call on it may fail with
+ * EFAULT instead. */
+typedef struct glebe_lease {
+    uint64_t id;
+} glebe_lease;
+
+/* Options of a new lease. */
+typedef struct glebe_lease_options {
+    uint64_t size;        /* sizeof(glebe_lease_options) */
+    uint64_t contiguous;  /* 1: only memory in one physical run */
+    uint64_t align_bytes; /* alignment of the first physical byte, a power of two; 0: a huge page */
+    uint64_t one_file;    /* 1: one file, to pass it on; the daemon zeroes it at the request */
+    uint64_t revocable;   /* 1: the daemon may take the memory back: glebe_lease_recalled */
+    uint64_t on_node;     /* 1: only memory of the NUMA node `node` */
+    uint64_t node;        /* number of the node; 0 without on_node */
+    const char *name;     /* name in lists, cut to 32 bytes; null: the program's */
+    const char *socket;   /* path of the daemon's socket; null: $GLEBE_LEASES, else the usual one */
+} glebe_lease_options;
+
+/* Leases `len_bytes`, rounded up to whole huge pages. If the daemon refuses, writes the number that
+ * the request exceeds to `limit_bytes`, unless that is null: the longest free run in bytes, or the
+ * user's limit. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, TOO_MANY; NO_DAEMON; NO_MEMORY; QUOTA;
+ * UNDER_WAY if a later call may succeed; HANDLER_COVERED; OS, OTHER if the connection fails. */
+int glebe_lease_new(uint64_t len_bytes, const glebe_lease_options *options, glebe_lease *lease,
+                    uint64_t *limit_bytes);
+
+/* Unmaps the memory and gives it back. */
+int glebe_lease_free(glebe_lease lease);
+
+/* Writes the address of a lease's memory to `address` and its length to `len_bytes`. Either pointer
+ * may be null. */
+int glebe_lease_memory(glebe_lease lease, void **address, uint64_t *len_bytes);
+
+/* Writes the lease's number in lists to `number`. Errors: NULL. */
+int glebe_lease_number(glebe_lease lease, uint64_t *number);
+
+/* Writes the physical runs of a lease. A run whose frame is hidden is one huge page. Errors: NULL,
+ * BAD_ARGUMENT. */
+int glebe_lease_runs(glebe_lease lease, glebe_run *runs, size_t capacity, size_t *count);
+
+/* Writes the descriptors of the lease's files in order, to map or pass on. All files have the same
+ * length. Do not close the descriptors: glebe_lease_free does. Errors: NULL, BAD_ARGUMENT. */
+int glebe_lease_files(glebe_lease lease, int *fds, size_t capacity, size_t *count);
+
+enum {
+    GLEBE_LEASE_KEPT = 0,
+    GLEBE_LEASE_RECALLED = 1 /* the daemon takes the memory soon: save the bytes, free the lease */
+};
+
+/* Waits until the daemon asks for a revocable lease, at most `wait_ms`. Returns one of
+ * GLEBE_LEASE_*. After GLEBE_LEASE_RECALLED `left_ms`, which may be null, has the time until the
+ * daemon takes the memory. The daemon asks once. glebe_lease_free waits for this call. Errors:
+ * REVOKED if the daemon took the memory, so its bytes are lost; OS, OTHER if the connection
+ * fails. */
+int glebe_lease_recalled(glebe_lease lease, uint64_t wait_ms, uint64_t *left_ms);
 
 /* ---- Object pools ---------------------------------------------------------------------------- */
 

@@ -83,6 +83,8 @@ codes! {
     GLEBE_ERROR_PINNED = -55;
     GLEBE_ERROR_BUDGET = -56;
     GLEBE_ERROR_SIGNAL = -57;
+    GLEBE_ERROR_NO_DAEMON = -58;
+    GLEBE_ERROR_REVOKED = -59;
 }
 
 pub const GLEBE_PUT_STORED: c_int = 0;
@@ -134,6 +136,9 @@ pub const GLEBE_REFILLS_WITHHELD: c_int = 1;
 
 pub const GLEBE_VRANGE_VOLATILE: c_int = 0;
 pub const GLEBE_VRANGE_NONVOLATILE: c_int = 1;
+
+pub const GLEBE_LEASE_KEPT: c_int = 0;
+pub const GLEBE_LEASE_RECALLED: c_int = 1;
 
 pub const GLEBE_CODEC_AUTO: u64 = 0;
 pub const GLEBE_CODEC_NONE: u64 = 1;
@@ -223,6 +228,16 @@ structures! {
         mapped_bytes: u64,
         position_pages: u64,
     }
+    glebe_lease_options {
+        contiguous: u64,
+        align_bytes: u64,
+        one_file: u64,
+        revocable: u64,
+        on_node: u64,
+        node: u64,
+        name: Chars,
+        socket: Chars,
+    }
     glebe_volatile_options {
         engine: u64,
         huge: u64,
@@ -309,6 +324,7 @@ fixed! {
     glebe_block { id }
     glebe_promise { id }
     glebe_view { id }
+    glebe_lease { id }
     glebe_cache { id }
     glebe_volatile { id }
     glebe_zpool { id }

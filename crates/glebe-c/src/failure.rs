@@ -7,7 +7,7 @@ use glebe::contig;
 use glebe::error::OsError;
 use glebe::internal::sys::errno;
 use glebe::reserve::ReserveError;
-use glebe::{reclaim, swap, vmap, volatile, zpool};
+use glebe::{lease, reclaim, swap, vmap, volatile, zpool};
 
 use crate::abi::*;
 
@@ -21,6 +21,8 @@ pub(crate) enum Failure {
     Adopted { start: usize, end: usize },
     #[error(transparent)]
     Contig(#[from] contig::Error),
+    #[error(transparent)]
+    Lease(#[from] lease::LeaseError),
     #[error(transparent)]
     Reclaim(#[from] reclaim::ReclaimError),
     #[error(transparent)]
@@ -104,6 +106,7 @@ impl Failure {
             Self::NotWritable { .. } => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::Contig(error) => code_of_contig(error),
+            Self::Lease(error) => code_of_lease(error),
             Self::Reclaim(error) => code_of_reclaim(error),
             Self::Reserve(error) => code_of(error),
             Self::Swap(error) => code_of_swap(error),
@@ -224,6 +227,27 @@ fn code_of_contig(error: &contig::Error) -> c_int {
     }
 }
 
+fn code_of_lease(error: &lease::LeaseError) -> c_int {
+    use lease::LeaseError;
+    match error {
+        LeaseError::NoDaemon { .. } => GLEBE_ERROR_NO_DAEMON,
+        LeaseError::Refused { errno, .. } => match *errno {
+            errno::ENOMEM => GLEBE_ERROR_NO_MEMORY,
+            errno::EDQUOT => GLEBE_ERROR_QUOTA,
+            errno::EAGAIN => GLEBE_ERROR_UNDER_WAY,
+            errno::EINVAL => GLEBE_ERROR_BAD_ARGUMENT,
+            _ => GLEBE_ERROR_OTHER,
+        },
+        LeaseError::Revoked => GLEBE_ERROR_REVOKED,
+        LeaseError::Beyond { .. } => GLEBE_ERROR_BEYOND,
+        LeaseError::Forked => GLEBE_ERROR_FORKED,
+        LeaseError::HandlerCovered => GLEBE_ERROR_HANDLER_COVERED,
+        LeaseError::Connection(_) => GLEBE_ERROR_OS,
+        LeaseError::Os(error) => code_of_os(error),
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
 fn code_of_volatile(error: &volatile::Error) -> c_int {
     use volatile::Error;
     match error {
@@ -291,10 +315,11 @@ mod tests {
             [(errno::ENOMEM, GLEBE_ERROR_NO_MEMORY), (errno::EPERM, GLEBE_ERROR_OS)]
         {
             let os = || OsError::new("mmap", "a page", std::io::Error::from_raw_os_error(number));
-            let all: [Failure; 8] = [
+            let all: [Failure; 9] = [
                 contig::Error::from(os()).into(),
                 ReserveError::from(os()).into(),
                 ReserveError::from(contig::Error::from(os())).into(),
+                lease::LeaseError::from(os()).into(),
                 reclaim::ReclaimError::from(os()).into(),
                 swap::SwapError::from(os()).into(),
                 vmap::Error::from(os()).into(),

@@ -33,6 +33,7 @@ mod place;
 mod block;
 mod cache;
 mod contig;
+mod lease;
 mod reserve;
 mod stats;
 mod view;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use glebe::extent::Extent;
 use glebe::internal::stats::LANES;
 use glebe::internal::sys::processes::fork::ForkGuard;
+use glebe::lease::Lease;
 use glebe::reclaim::{Budget, Reclaimer};
 use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
 use glebe::swap::cache::{Area, SwapCache};
@@ -111,6 +112,7 @@ tables! {
     14 "swap pin" glebe_swap_pin swap_pins: SwapPin, 1;
     15 "swap cache" glebe_swap_cache swap_caches: Of<SwapCache>, LANES;
     16 "swap area" glebe_swap_area areas: Of<Arc<Area>>, LANES;
+    17 "lease" glebe_lease leases: Lease, 1;
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

@@ -241,7 +241,8 @@ impl<'a> Reader<'a> {
 fn put_wish(out: &mut Vec<u8>, wish: &Wish) {
     out.extend(wish.bytes.to_le_bytes());
     out.extend(wish.align.to_le_bytes());
-    out.extend(wish.node.map_or(-1, |node| node as i32).to_le_bytes());
+    let node = wish.node.map_or(-1, |node| i32::try_from(node).unwrap_or(i32::MAX));
+    out.extend(node.to_le_bytes());
     out.extend(wish.flags.to_bits().to_le_bytes());
     out.extend(wish.name.0);
 }

@@ -20,7 +20,21 @@ use crate::built::{has, root, run as run_it};
 type Together = (&'static [&'static str], &'static [&'static str]);
 
 const ALL: [Together; 3] = [
-    (&["all", "contig", "place", "reclaimer", "shared", "swap", "view", "volatile", "zpool"], &[]),
+    (
+        &[
+            "all",
+            "contig",
+            "lease",
+            "place",
+            "reclaimer",
+            "shared",
+            "swap",
+            "view",
+            "volatile",
+            "zpool",
+        ],
+        &[],
+    ),
     (&["family"], &["-DGLEBE_VRANGE_RECLAIM", V10[0], V10[1]]),
     (&["v10"], &["-D_GNU_SOURCE", V10[0], V10[1]]),
 ];

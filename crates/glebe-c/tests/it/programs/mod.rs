@@ -2,6 +2,7 @@
 //! static library. If the caller is root, some run as a user without privileges.
 
 mod archived;
+mod leases;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
