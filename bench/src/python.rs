@@ -56,7 +56,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-fn python() -> Result<PathBuf, String> {
+pub(crate) fn python() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let target = program.parent().and_then(Path::parent).unwrap_or(Path::new("target"));
     let python = target.join("python/bin/python3");

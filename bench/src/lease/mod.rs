@@ -8,6 +8,7 @@
 mod big_file;
 mod ends;
 mod served;
+mod shared;
 mod standing;
 
 use glebe::units::{Bytes, PageSize};
@@ -35,7 +36,7 @@ const BIG_FILE: &str = "big_file";
 const AT_REQUEST: &str = "glebe, zeroed at the request";
 const CHECKS: [&str; 3] = ["lost_pages", "shared_pages", "wrong_bytes"];
 
-const NOTES: [&str; 4] = [
+const NOTES: [&str; 5] = [
     "`standing_pool` is mmap(MAP_HUGETLB) and a touch of each page; the kernel zeroes the pages \
      then. The pool has the pages set aside.",
     "`big_file` is a range of one file that the daemon's peer has mapped: whoever gets the file \
@@ -44,6 +45,10 @@ const NOTES: [&str; 4] = [
      the holder, which writes all the time, finds its memory gone.",
     "`death_seen` begins before kill(2), and ends when the daemon no longer lists the lease of 62 \
      pages.",
+    "`shared_*` are calls of four Python processes at once on one cache. A sample is the processor \
+     time of a call, with that of memcached's server. Each peer has up to 32 MiB of each length. \
+     lmdb: no sync, a transaction a call; lmdb and diskcache on /dev/shm; memcached on a Unix \
+     socket, with the shortest client there can be.",
 ];
 
 pub(crate) fn run(report: &mut Report) -> Outcome {
@@ -56,6 +61,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
             }
             ["revoke_62", "death_seen"].iter().for_each(|it| report.remark(it, GLEBE, "us", &why));
             CHECKS.iter().for_each(|check| report.unmeasured(check, &why));
+            shared::not_run(report, &why);
             report.ratio("lease_62_vs_standing_pool", f64::NAN);
             return Ok(());
         }
@@ -67,6 +73,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     ends::revoke(&served, report)?;
     ends::death(&served, report)?;
     ends::kills(&served, report)?;
+    shared::run(&served, report)?;
     let of = |who| report.median("lease_62", who);
     let ratio = of(STANDING) / of(GLEBE);
     report.ratio("lease_62_vs_standing_pool", ratio);

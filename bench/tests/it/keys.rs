@@ -291,12 +291,16 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
 #[test]
 fn lease_beside_a_standing_pool_and_no_page_is_lost() {
     let cases = ["lease_1", "lease_8", "lease_62", "lease_124", "revoke_62", "death_seen"];
+    let peers = ["lmdb", "diskcache", "memcached"];
+    let ratios = peers.map(|peer| format!("shared_get_4k_vs_{peer}"));
+    let ratios: Vec<&str> = ratios.iter().map(String::as_str).collect();
     let checks = ["lost_pages", "shared_pages", "wrong_bytes"];
     let dir = Scratch::readable("keys");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_glebe-bench"));
     let report = report(program, dir.path(), &["lease"], None);
     has(&report, &cases, &["lease_62_vs_standing_pool"], &checks);
+    has(&report, &["shared_get_4k"], &ratios, &[]);
     for check in checks {
         assert!(report["checks"][check].as_u64().is_none_or(|count| count == 0), "{report}");
     }
