@@ -4,7 +4,7 @@
 //! of whole bricks that the reserve has unmapped, and belongs to a connection. When the connection
 //! ends, the daemon cuts the bricks, so that no holder can reach them, and fills new ones.
 //!
-//! Three threads: the *server* answers requests; the *keeper* takes bricks back and keeps some
+//! Three threads: the *server* answers requests and cuts revoked bricks at once; the *keeper* takes bricks back and keeps some
 //! zeroed ahead (the *stock*); the *grower* replaces pages that left the reserve. A request that
 //! the stock cannot serve waits at most while the keeper zeroes one page, besides its own pages.
 //!

@@ -190,11 +190,12 @@ impl Server {
         }
     }
 
-    /// Passes memory on at once if its client still uses it.
+    /// Cuts memory and passes it on at once if its client still uses it.
     pub(super) fn pass_to_keeper(&mut self, mut blocks: Vec<ClosedBlock>, is_revoked: bool) {
         let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
         self.kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), true);
         if is_revoked {
+            ClosedBlock::cut(&mut blocks);
             let _ = self.ended.send(blocks);
             return;
         }
