@@ -80,6 +80,7 @@ fn what_one_holder_wrote_the_next_never_sees() {
         assert_eq!((block.pages(), reserve.stats().held), (pages(5), pages(5)));
         let view = View::of(&mut block);
         assert_eq!(view.first_bytes(), [0; 5], "round {round}");
+        assert_eq!(reserve.verify().unwrap(), [], "lent pages have not moved");
         view.fill(round);
         drop(block);
         assert_eq!(view.lens(), [0; 5], "the holder's files are cut");

@@ -46,6 +46,7 @@ impl Daemon {
             is_ending: MappedWord::new(0),
             counts: Counts::new(),
             making: MappedWord::new(0),
+            placed: MappedWord::new(0),
             lost: MappedWord::new(0),
         });
         let path = settings.path.clone();

@@ -29,8 +29,10 @@ pub(crate) struct Kept {
     pub(crate) filling: Mutex<()>,
     /// Bricks that the stock shall have.
     pub(crate) target: usize,
-    /// Bytes of one-file leases that are being made.
+    /// Bytes of leases that other threads make.
     pub(crate) making: MappedWord,
+    /// Bytes set aside for leases, and not taken yet.
+    pub(crate) placed: MappedWord,
     /// Pages that left the reserve and shall be replaced.
     pub(crate) lost: MappedWord,
     /// Bytes on the way back from clients.

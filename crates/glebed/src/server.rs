@@ -1,8 +1,10 @@
 //! [`Server`] answers requests on one thread.
 //!
-//! It waits for sockets and for deadlines of recalled leases. Memory that is not zeroed ahead is
-//! zeroed before the answer, while others wait. A one-file lease has a thread that makes its file.
+//! It waits for sockets and for deadlines of recalled leases. A few bricks that are not zeroed ahead
+//! are zeroed before the answer, while others wait. A thread takes the memory of a longer lease, or
+//! makes the file of a one-file lease.
 
+mod found;
 mod lend;
 mod requests;
 
@@ -47,7 +49,7 @@ const DELAY_MAX: Duration = Duration::from_millis(20);
 /// Pause without a free descriptor.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A finished one-file lease.
+/// Memory that another thread took.
 pub(crate) struct Made {
     conn: usize,
     uid: u32,
@@ -55,7 +57,7 @@ pub(crate) struct Made {
     call: u32,
     wish: Wish,
     bytes: u64,
-    block: Result<ClosedBlock, ReserveError>,
+    blocks: Result<Vec<ClosedBlock>, ReserveError>,
 }
 
 struct Refusal {

@@ -108,7 +108,8 @@ impl Server {
         let stats = self.reserve.stats();
         let stock = self.kept.stock().len() as u64 * self.brick.get();
         let free = (stats.free + stats.live).bytes(glebe::page_size()).get();
-        free.saturating_add(stock).saturating_sub(self.leases.bytes(true))
+        let placed = self.kept.placed.load(Ordering::Acquire);
+        free.saturating_add(stock).saturating_sub(self.leases.bytes(true) + placed)
     }
 
     pub(super) fn longest(&self) -> u64 {

@@ -34,6 +34,18 @@ impl Bricks {
         lock(&self.slots)[range].iter_mut().filter_map(Option::take).collect()
     }
 
+    #[must_use]
+    pub fn are_in(&self, range: Range<usize>) -> bool {
+        lock(&self.slots)[range].iter().all(Option::is_some)
+    }
+
+    /// Returns the positions of bricks that were taken out.
+    #[must_use]
+    pub fn taken(&self) -> Vec<usize> {
+        let slots = lock(&self.slots);
+        (0..slots.len()).filter(|nth| slots[*nth].is_none()).collect()
+    }
+
     pub fn put(&self, at: usize, brick: Brick) {
         lock(&self.slots)[at] = Some(brick);
     }
