@@ -6,13 +6,14 @@
 //!
 //! Three threads: the *server* answers requests, and cuts revoked bricks at once; the *keeper* fills
 //! new bricks and keeps some zeroed ahead (the *stock*); the *grower* replaces pages that left the
-//! reserve. A further thread zeroes a long lease that the stock cannot serve. So a request waits at
+//! reserve, adds memory when leases need more, and gives it back. A further thread zeroes a long lease that the stock cannot serve. So a request waits at
 //! most while a few pages are zeroed, besides its own.
 //!
 //! The crate has no unsafe code. Source: the kernel's memfd seals; udmabuf; vhost-user.
 
 mod conn;
 mod daemon;
+mod growth;
 mod keeper;
 mod leases;
 mod quota;

@@ -5,6 +5,7 @@
 //! makes the file of a one-file lease.
 
 mod found;
+mod lack;
 mod lend;
 mod requests;
 
@@ -71,6 +72,7 @@ pub(crate) struct Server {
     settings: Settings,
     kept: Arc<Kept>,
     ended: Sender<Vec<ClosedBlock>>,
+    more: Sender<Bytes>,
     made: (Sender<Made>, Receiver<Made>),
     poll: OwnedFd,
     listener: OwnedFd,
@@ -95,7 +97,7 @@ impl Server {
         reserve: &Reserve,
         settings: Settings,
         kept: Arc<Kept>,
-        ended: Sender<Vec<ClosedBlock>>,
+        (ended, more): (Sender<Vec<ClosedBlock>>, Sender<Bytes>),
         (listener, wake): (OwnedFd, Arc<OwnedFd>),
     ) -> Result<Self, crate::Failure> {
         let poll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -108,6 +110,7 @@ impl Server {
             settings,
             kept,
             ended,
+            more,
             made: std::sync::mpsc::channel(),
             poll,
             listener,

@@ -33,6 +33,10 @@ pub struct Settings {
     pub zeroed: Bytes,
     /// Time between the request for a revocable lease and its end.
     pub notice: Duration,
+    /// Most bytes to add to the reserve when leases need them, within the reserve's room.
+    pub grow: Bytes,
+    /// Time after which memory is given back that was added and that nobody uses.
+    pub idle: Duration,
     /// Limits.
     pub quota: Quota,
 }
@@ -69,6 +73,8 @@ impl Default for Settings {
             group: Some("glebe".to_owned()),
             zeroed: Bytes::mib(64),
             notice: Duration::from_millis(100),
+            grow: Bytes::ZERO,
+            idle: Duration::from_secs(60),
             quota: Quota::default(),
         }
     }

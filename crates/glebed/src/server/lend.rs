@@ -80,7 +80,8 @@ impl Server {
             return Err(Refusal { errno: Errno::DQUOT, limit: most as u64, text });
         }
         let bytes = wish.bytes.checked_next_multiple_of(self.brick.get());
-        let bytes = bytes.filter(|bytes| *bytes <= total).ok_or_else(|| {
+        let most = total.saturating_add(self.growable());
+        let bytes = bytes.filter(|bytes| *bytes <= most).ok_or_else(|| {
             let longest = self.longest();
             let [asked, total, run] = [wish.bytes, total, longest].map(Bytes::new);
             let text = format!("{asked} asked for; the reserve has {total}, its longest run {run}");
@@ -150,36 +151,6 @@ impl Server {
         let one = || ClosedBlock::promise(&self.reserve, Run::new(Pages::new(1)).any()).ok();
         let pieces: Vec<Promise> = std::iter::from_fn(one).take(count).collect();
         (pieces.len() == count).then_some(pieces)
-    }
-
-    fn refusal(&mut self, pages: Pages, error: &ReserveError) -> Refusal {
-        let longest = self.longest();
-        let bytes = pages.bytes(glebe::page_size()).get();
-        let returning = self.kept.returning.load(Ordering::Acquire);
-        // Memory that comes back may complete a run; a recall is of use only if bytes are missing.
-        let missing = bytes.saturating_sub(self.free()).saturating_sub(returning);
-        let comes = if missing > 0 { self.ask_back(missing) } else { returning > 0 };
-        if comes && matches!(error, ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. })
-        {
-            let notice = self.settings.notice.as_millis();
-            let text = format!("memory is being taken back, within {notice} ms or a little more");
-            return Refusal { errno: Errno::AGAIN, limit: longest, text };
-        }
-        let [asked, run] = [bytes, longest].map(Bytes::new);
-        let text = format!("{asked} asked for; the longest free run has {run}: {error}");
-        Refusal { errno: Errno::NOMEM, limit: longest, text }
-    }
-
-    fn ask_back(&mut self, missing: u64) -> bool {
-        let until = Instant::now() + self.settings.notice;
-        let Some(asked) = self.leases.recall(missing, until) else { return false };
-        let milliseconds = self.settings.notice.as_millis() as u64;
-        for (lease, key) in asked {
-            self.count(Counter::Recalled);
-            let _ =
-                self.send(key, Message { call: 0, lease, body: Answer::Recall { milliseconds } });
-        }
-        true
     }
 
     pub(super) fn end_recalled(&mut self) {

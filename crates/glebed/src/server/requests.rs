@@ -126,6 +126,7 @@ impl Server {
         stats.stock = pages(self.kept.stock().len() as u64 * self.brick.get());
         let under_way = [&self.kept.returning, &self.kept.making];
         stats.returning = pages(under_way.map(|word| word.load(Ordering::Acquire)).iter().sum());
+        stats.grown = self.kept.grown(&self.reserve).pages_down(glebe::page_size());
         stats.lease_ns = self.answer_ns.snapshot();
         stats
     }

@@ -1,6 +1,7 @@
 //! Tests the daemon by its socket, with the client of glebe-lease and with raw messages.
 
 mod bad_days;
+mod growth;
 mod kills;
 mod leases;
 mod running;
