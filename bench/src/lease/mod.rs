@@ -42,7 +42,7 @@ const NOTES: [&str; 5] = [
     "`big_file` is a range of one file that the daemon's peer has mapped: whoever gets the file \
      reaches all of it, so it isolates nothing.",
     "`revoke_62` begins when another client's request takes a lease without notice, and ends when \
-     the holder, which writes all the time, finds its memory gone.",
+     the holder can write to none of its pages.",
     "`death_seen` begins before kill(2), and ends when the daemon no longer lists the lease of 62 \
      pages.",
     "`shared_*` are calls of four Python processes at once on one cache. A sample is the processor \

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
-use glebe::units::Bytes;
+use glebe::units::{Bytes, PageSize};
 use glebe_serve::server::{Server, Settings, PORT, TURN};
 use glebed::{Daemon, Quota, Settings as Leases};
 
@@ -134,6 +134,12 @@ pub struct ServeArgs {
     /// Time in milliseconds from the request for a revocable lease to its end
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 100)]
     lease_notice: u64,
+    /// Most memory to add when leases need more than there is [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    lease_grow: Option<Bytes>,
+    /// Time in seconds until added memory that no lease uses is given back
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    lease_idle: u64,
     /// Check the options and the file of --config, and start nothing
     #[arg(long)]
     check: bool,
@@ -265,10 +271,18 @@ fn allow_files() -> Result<(), Box<dyn std::error::Error>> {
     Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
+/// Returns the most bytes to add for leases, in whole huge pages.
+fn more(args: &ServeArgs) -> Bytes {
+    let page = PageSize::new(2 << 20).expect("a power of two");
+    args.lease_grow.unwrap_or_default().pages_down(page).bytes(page)
+}
+
 fn lease_settings(args: &ServeArgs) -> Option<Leases> {
     let quota = Quota { user: args.lease_limit.unwrap_or_default(), ..Quota::default() };
     let notice = Duration::from_millis(args.lease_notice);
+    let (grow, idle) = (more(args), Duration::from_secs(args.lease_idle));
     let usual = Leases { zeroed: args.lease_zeroed, notice, quota, ..Leases::default() };
+    let usual = Leases { grow, idle, ..usual };
     let path = args.lease_socket.clone().unwrap_or_else(|| usual.path.clone());
     args.leases.then_some(Leases { path, ..usual })
 }
@@ -302,6 +316,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
     Ok(Settings {
         memory,
         bricks: args.leases,
+        more: more(args).get(),
         item_max: item_max(&args.max_item_size, memory)?,
         threads: args.threads,
         conns: args.conn_limit,

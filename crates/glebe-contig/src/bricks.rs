@@ -1,11 +1,16 @@
 //! [`recast`] replaces bricks that another process has held by new ones.
+//!
+//! Lock: `TURN`, while a page is freed and filled again, so that no other thread gets its frame.
 
-use super::pool::PoolLock;
+use std::sync::PoisonError;
+
+use super::pool::{Keeping, PoolLock};
 use super::Contig;
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::Bricks;
-use glebe_os::internal::sys::machine::hugetlb::Pool;
+use glebe_os::internal::sync::StaticMutex;
 use glebe_os::internal::sys::memory::brick::Brick;
+use glebe_os::internal::sys::processes::atfork;
 use glebe_os::units::{Bytes, PageSize};
 
 /// Returns the bricks of memory built with [`Options::bricks`](super::Options::bricks).
@@ -14,38 +19,47 @@ pub fn bricks(contig: &Contig) -> Option<&Bricks> {
     contig.mapping().bricks()
 }
 
-/// Cuts `old` bricks and fills new ones of `lens`, if possible from the same frames in the same
-/// order: a pool hands out first what was freed last. Holds the [`PoolLock`] meanwhile, because the
-/// kernel would otherwise take surplus pages out of the pool. An error is the kernel's refusal of
-/// one brick.
+static TURN: StaticMutex<()> = StaticMutex::new(());
+
+fn in_turn<T>(step: impl FnOnce() -> T) -> T {
+    atfork::without_forks(|| {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        step()
+    })
+}
+
+/// Cuts `old` bricks and fills new ones of `lens`, page by page from the last on, so that each page
+/// gets the same frame again: a pool hands out first what was freed last. Has a share of
+/// [`Keeping`] meanwhile, because the kernel would otherwise take surplus pages out of the pool. An
+/// error is the kernel's refusal of one brick.
 pub fn recast(
     old: &[Brick],
     page: PageSize,
     lens: impl Iterator<Item = Bytes>,
 ) -> Vec<Result<Brick, OsError>> {
     // Made first, so that a lack of descriptors is known before pages are freed.
-    let mut new: Vec<Result<Brick, OsError>> = lens.map(|len| Brick::new(len, page)).collect();
-    let mut recast = || {
-        // A brick that is not cut keeps its pages, so a new one cannot be filled.
-        old.iter().rev().for_each(|brick| drop(brick.cut()));
-        for brick in &mut new {
-            if let Some(error) = brick.as_ref().ok().and_then(|brick| brick.fill().err()) {
-                *brick = Err(error);
-            }
+    let made = lens.map(|len| (len, Brick::new(len, page)));
+    let mut made: Vec<(Bytes, Result<Brick, OsError>)> = made.collect();
+    // Without the lock, the kernel may keep pages.
+    let _keeping = (!old.is_empty()).then(|| Keeping::of(page, PoolLock::PATIENCE));
+    let each = |brick: &Brick| (0..brick.len().pages_up(page).get()).rev();
+    let mut cuts = old.iter().rev().flat_map(|brick| each(brick).map(move |nth| (brick, nth)));
+    for (len, new) in made.iter_mut().rev() {
+        for nth in (0..len.pages_up(page).get()).rev() {
+            in_turn(|| {
+                // A page that is not cut stays, so a new one cannot be filled.
+                cuts.next().map(|(brick, nth)| brick.cut(nth));
+                if let Some(error) = new.as_ref().ok().and_then(|new| new.fill(nth).err()) {
+                    *new = Err(error);
+                }
+            });
         }
-    };
-    let mut is_done = false;
-    let pool = Pool::of(page).filter(Pool::is_writable).filter(|_| !old.is_empty());
-    if let Some((lock, pool)) = pool.and_then(|pool| Some((PoolLock::acquire().ok()?, pool))) {
-        // An error comes before the body: the pool's record cannot be written.
-        let done: Result<(), OsError> = lock.with_pages(&pool, 0, |_| {
-            recast();
-            Ok(())
-        });
-        is_done = done.is_ok();
     }
-    if !is_done {
-        recast();
-    }
-    new
+    cuts.for_each(|(brick, nth)| brick.cut(nth));
+    made.into_iter().map(|(_, new)| new).collect()
+}
+
+/// Frees all pages of bricks, the first page first. [`recast`] can fill their frames again later.
+pub fn cut<'a>(bricks: impl Iterator<Item = &'a Brick>) {
+    in_turn(|| bricks.for_each(|brick| brick.cut(0)));
 }

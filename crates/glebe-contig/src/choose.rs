@@ -77,15 +77,23 @@ impl Options {
 }
 
 fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source> {
+    let is_for_bank = options.run(len).is_some()
+        && !options.mappable
+        && options.pin != Some(true)
+        && blocks::has_record(&options.place);
     match (options.source, options.plan) {
+        (Some(source), _) if options.bricks && is_for_bank => {
+            let is_run = len > source.page().bytes();
+            let fits = super::smallest_hugetlb().map(Source::Hugetlb) == Some(source);
+            let bank = (fits && is_run).then_some(Source::Blocks);
+            return bank.into_iter().chain([source]).collect();
+        }
         (Some(source), _) => return vec![source],
         (None, Plan::Divide) => return vec![Source::Divided],
         _ => {}
     }
     let mut sources = Vec::new();
-    let is_for_bank =
-        options.run(len).is_some() && !options.is_of_files() && options.pin != Some(true);
-    if is_for_bank && blocks::has_record(&options.place) {
+    if is_for_bank {
         sources.push(Source::Blocks);
     }
     let sizes = super::pool_sizes();

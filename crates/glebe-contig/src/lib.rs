@@ -398,9 +398,10 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::bricks::{bricks, recast};
+    pub use crate::bricks::{bricks, cut, recast};
     pub use crate::certificate::locate;
     pub use crate::options::{chosen_for_runs, options_for_more};
+    pub use crate::pool::Keeping;
     pub use crate::resident::{moved_into, repin, return_unit, verify_runs};
     pub use crate::runs::push_run;
 }

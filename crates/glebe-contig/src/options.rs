@@ -191,7 +191,8 @@ impl Options {
     }
 
     /// Takes each hugetlb page from a file of its own, so that the owner can hand pages to other
-    /// processes one by one. The source must be a hugetlb pool (default: of 2 MiB pages).
+    /// processes one by one. The source must be a hugetlb pool (default: of 2 MiB pages). For a
+    /// wanted run, blocks of the [`bank`](super::bank) may come first.
     pub fn bricks(self) -> Self {
         Self { bricks: true, source: self.source.or(Some(Source::HUGETLB_2M)), ..self }
     }

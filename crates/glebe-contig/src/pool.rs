@@ -11,6 +11,8 @@
 //!
 //! Counts are huge pages.
 
+mod keeping;
+
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +24,7 @@ use glebe_os::internal::sys::files::private;
 use glebe_os::internal::sys::machine::hugetlb::{Pool, PoolCounts, ROOT};
 use glebe_os::internal::sys::machine::numa;
 use glebe_os::internal::sys::processes::process::{boot_id, effective_user};
+pub use keeping::Keeping;
 
 const LOCK_NAME: &str = "hugetlb.lock";
 /// Directory of root's lock, which only root can write.
@@ -209,10 +212,14 @@ impl PoolLock {
         (counter, before, by): (Counter, u64, u64),
     ) -> Result<Open<'a>, OsError> {
         let window = Window { size: pool.size(), counter, before, by, node: pool.node() };
+        self.note(window)?;
+        Ok(Open { lock: self, pool, window })
+    }
+
+    fn note(&self, window: Window) -> Result<(), OsError> {
         let mut windows = self.read()?.0;
         windows.push(window);
-        self.write(&windows)?;
-        Ok(Open { lock: self, pool, window })
+        self.write(&windows)
     }
 
     fn end(&self, window: Window) -> Result<(), OsError> {

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use glebe::contig::{Contig, Error};
+use glebe::contig::{Contig, Error, PoolLock};
 use glebe::internal::mapping::Mapping;
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::internal::ClosedBlock;
 use glebe::reserve::{Put, Request, Reserve, ReserveError, ReserveOptions};
 use glebe::units::{Bytes, PageSize, Pages};
@@ -79,6 +80,7 @@ fn what_one_holder_wrote_the_next_never_sees() {
         assert_eq!((block.pages(), reserve.stats().held), (pages(5), pages(5)));
         let view = View::of(&mut block);
         assert_eq!(view.first_bytes(), [0; 5], "round {round}");
+        assert_eq!(reserve.verify().unwrap(), [], "lent pages have not moved");
         view.fill(round);
         drop(block);
         assert_eq!(view.lens(), [0; 5], "the holder's files are cut");
@@ -144,6 +146,45 @@ fn a_holder_cannot_reach_the_memory_after_its_end() {
     let mut again = ClosedBlock::of(&reserve, pages(1)).unwrap();
     assert_eq!(View::of(&mut again).first_bytes(), [0]);
     assert_eq!(file.metadata().unwrap().len(), 0);
+}
+
+#[test]
+fn a_cut_ends_access_at_once_and_keeps_the_pages_in_the_pool() {
+    let Some((reserve, _turn)) = made(options(), 8) else { return };
+    let before = reserve.certificate().unwrap().runs;
+    let of = |bricks| ClosedBlock::of(&reserve, Request::new(pages(bricks)).any()).unwrap();
+    let (mut first, mut second, other) = (of(3).divided(), of(2).divided(), of(3));
+    let views: Vec<View> = first.iter_mut().chain(&mut second).map(View::of).collect();
+    views.iter().for_each(|view| view.fill(5));
+    ClosedBlock::cut(&mut first);
+    ClosedBlock::cut(&mut second);
+    assert!(views.iter().all(|view| view.lens() == [0]));
+    assert_eq!(reserve.stats().held, pages(8));
+    // Frees and fills pages while those of the others are free in the pool.
+    drop(other.of_one_file().unwrap());
+    assert_eq!(ClosedBlock::reopen(first), Pages::ZERO);
+    assert_eq!(ClosedBlock::reopen(second), Pages::ZERO);
+    assert_eq!(reserve.stats().held, Pages::ZERO);
+    assert_eq!((reserve.len(), reserve.certificate().unwrap().runs), (pages(8), before));
+    assert_eq!(reserve.verify().unwrap(), []);
+    let mut again = ClosedBlock::of(&reserve, Request::new(pages(8)).any()).unwrap();
+    assert_eq!(View::of(&mut again).first_bytes(), [0; 8]);
+}
+
+#[test]
+fn a_cut_does_not_wait_for_who_changes_the_pool() {
+    if effective_user() != 0 {
+        return println!("skipped: this user cannot change the pool, so it needs no lock");
+    }
+    let Some((reserve, _turn)) = made(options(), 2) else { return };
+    let mut block = ClosedBlock::of(&reserve, Request::new(pages(2)).any()).unwrap();
+    let view = View::of(&mut block);
+    let lock = PoolLock::acquire().unwrap();
+    ClosedBlock::cut(std::slice::from_mut(&mut block));
+    assert_eq!(view.lens(), [BRICK.get(); 2]);
+    drop(lock);
+    drop(block);
+    assert_eq!((view.lens(), reserve.len()), (vec![0, 0], pages(2)));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use glebe_lease::socket::{bound, Packets};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::Gid;
 
+use crate::growth::{self, Growth};
 use crate::keeper::{self, Kept};
 use crate::server::Server;
 use crate::settings::Settings;
@@ -36,6 +37,13 @@ impl Daemon {
     /// If the reserve has no bricks, or another daemon listens at the path.
     pub fn start(reserve: &Reserve, settings: Settings) -> Result<Self, Failure> {
         let brick = ClosedBlock::brick(reserve)?.bytes(glebe::page_size());
+        let (len, room) = (reserve.len().bytes(glebe::page_size()), reserve.room());
+        if settings.grow > room.saturating_sub(len) {
+            let grow = settings.grow;
+            return Err(
+                format!("{len} may not grow by {grow}: the reserve has {room} of room").into()
+            );
+        }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let listener = open(&settings)?;
         let kept = Arc::new(Kept {
@@ -46,16 +54,20 @@ impl Daemon {
             is_ending: MappedWord::new(0),
             counts: Counts::new(),
             making: MappedWord::new(0),
+            placed: MappedWord::new(0),
             lost: MappedWord::new(0),
+            growth: Growth::new(len, settings.grow, settings.idle),
         });
         let path = settings.path.clone();
         let mut daemon =
             Self { path, kept: Arc::clone(&kept), wake: Arc::clone(&wake), threads: Vec::new() };
         let (ended, blocks) = std::sync::mpsc::channel();
+        let (more, asked) = std::sync::mpsc::channel();
+        let threads = (ended, more);
         let mut server =
-            Server::new(reserve, settings, Arc::clone(&kept), ended, (listener, wake))?;
+            Server::new(reserve, settings, Arc::clone(&kept), threads, (listener, wake))?;
         let (growing, of_growth) = (reserve.clone(), Arc::clone(&kept));
-        daemon.spawn("glebed-grower", move || keeper::grow(&growing, &of_growth))?;
+        daemon.spawn("glebed-grower", move || growth::run(&growing, &of_growth, &asked))?;
         let reserve = reserve.clone();
         daemon.spawn("glebed-keeper", move || keeper::run(&reserve, &kept, &blocks))?;
         daemon.spawn("glebed", move || {
@@ -84,7 +96,6 @@ impl Drop for Daemon {
         self.kept.is_ending.store(1, Ordering::Release);
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
         for thread in self.threads.drain(..).rev() {
-            thread.thread().unpark();
             // The message of a panic was already printed.
             let _ = thread.join();
         }

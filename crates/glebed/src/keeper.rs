@@ -11,14 +11,12 @@ use glebe::internal::ClosedBlock;
 use glebe::reserve::{Request, Reserve};
 use glebe::units::Pages;
 
+use crate::growth::Growth;
 use crate::stats::{Counter, Counts};
 use crate::stock::Stock;
 
 /// Time between two attempts to fill the stock from a reserve that has no more.
 const SHORT: Duration = Duration::from_millis(100);
-/// Time between two looks at the reserve's length.
-const REGROW: Duration = Duration::from_secs(1);
-const REGROW_MAX: Duration = Duration::from_secs(60);
 /// Most bricks that one step takes back: about 20 ms. Nobody else can change the pool meanwhile.
 const STEP: usize = 64;
 
@@ -29,14 +27,17 @@ pub(crate) struct Kept {
     pub(crate) filling: Mutex<()>,
     /// Bricks that the stock shall have.
     pub(crate) target: usize,
-    /// Bytes of one-file leases that are being made.
+    /// Bytes of leases that other threads make.
     pub(crate) making: MappedWord,
+    /// Bytes set aside for leases, and not taken yet.
+    pub(crate) placed: MappedWord,
     /// Pages that left the reserve and shall be replaced.
     pub(crate) lost: MappedWord,
     /// Bytes on the way back from clients.
     pub(crate) returning: MappedWord,
     pub(crate) is_ending: MappedWord,
     pub(crate) counts: Counts,
+    pub(crate) growth: Growth,
 }
 
 impl Kept {
@@ -105,25 +106,5 @@ fn filled(reserve: &Reserve, kept: &Kept) -> Option<Duration> {
         }
         // First class has all the rest.
         Err(_) => Some(SHORT),
-    }
-}
-
-/// Replaces pages that left the reserve, as far as the machine has memory. A search for adjacent
-/// pages may take seconds, so it has its own thread.
-pub(crate) fn grow(reserve: &Reserve, kept: &Kept) {
-    let (mut step, mut rest) = (u64::MAX, REGROW);
-    while kept.is_ending.load(Ordering::Acquire) == 0 {
-        let missing = kept.lost.load(Ordering::Acquire);
-        if missing == 0 {
-            (step, rest) = (u64::MAX, REGROW);
-        } else if reserve.grow(Pages::new(missing.min(step)).bytes(glebe::page_size())).is_ok() {
-            kept.lost.fetch_sub(missing.min(step), Ordering::AcqRel);
-            continue;
-        } else {
-            // Tries half of it next. Rests longer, because others wait for the pool's lock.
-            step = (missing.min(step) / 2).max(1);
-            rest = (rest * 2).min(REGROW_MAX);
-        }
-        std::thread::park_timeout(rest);
     }
 }

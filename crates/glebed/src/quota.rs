@@ -92,11 +92,11 @@ impl Users {
         Ok(())
     }
 
-    /// Counts `bytes` as promised no more, and as held if the lease was given.
-    pub(crate) fn take(&mut self, uid: u32, bytes: u64, is_had: bool) {
+    /// Counts `bytes` as held, and as promised no more.
+    pub(crate) fn take(&mut self, uid: u32, bytes: u64) {
         if let Some(user) = self.users.get_mut(&uid) {
             user.promised = user.promised.saturating_sub(bytes);
-            user.held += if is_had { bytes } else { 0 };
+            user.held += bytes;
         }
     }
 

@@ -1,9 +1,12 @@
 //! [`Server`] answers requests on one thread.
 //!
-//! It waits for sockets and for deadlines of recalled leases. Memory that is not zeroed ahead is
-//! zeroed before the answer, while others wait. A one-file lease has a thread that makes its file.
+//! It waits for sockets and for deadlines of recalled leases. A few bricks that are not zeroed ahead
+//! are zeroed before the answer, while others wait. A thread takes the memory of a longer lease, or
+//! makes the file of a one-file lease.
 
 mod cached;
+mod found;
+mod lack;
 mod lend;
 mod requests;
 
@@ -49,7 +52,7 @@ const DELAY_MAX: Duration = Duration::from_millis(20);
 /// Pause without a free descriptor.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A finished one-file lease.
+/// Memory that another thread took.
 pub(crate) struct Made {
     conn: usize,
     uid: u32,
@@ -57,7 +60,7 @@ pub(crate) struct Made {
     call: u32,
     wish: Wish,
     bytes: u64,
-    block: Result<ClosedBlock, ReserveError>,
+    blocks: Result<Vec<ClosedBlock>, ReserveError>,
 }
 
 struct Refusal {
@@ -71,6 +74,7 @@ pub(crate) struct Server {
     settings: Settings,
     kept: Arc<Kept>,
     ended: Sender<Vec<ClosedBlock>>,
+    more: Sender<Bytes>,
     made: (Sender<Made>, Receiver<Made>),
     poll: OwnedFd,
     listener: OwnedFd,
@@ -98,7 +102,7 @@ impl Server {
         reserve: &Reserve,
         settings: Settings,
         kept: Arc<Kept>,
-        ended: Sender<Vec<ClosedBlock>>,
+        (ended, more): (Sender<Vec<ClosedBlock>>, Sender<Bytes>),
         (listener, wake): (OwnedFd, Arc<OwnedFd>),
     ) -> Result<Self, crate::Failure> {
         let poll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -111,6 +115,7 @@ impl Server {
             settings,
             kept,
             ended,
+            more,
             made: std::sync::mpsc::channel(),
             poll,
             listener,

@@ -35,6 +35,10 @@ pub struct Settings {
     pub notice: Duration,
     /// Time after which an unused named cache loses its memory.
     pub cache_idle: Duration,
+    /// Most bytes to add to the reserve when leases need them, within the reserve's room.
+    pub grow: Bytes,
+    /// Time after which memory is given back that was added and that nobody uses.
+    pub idle: Duration,
     /// Limits.
     pub quota: Quota,
 }
@@ -72,6 +76,8 @@ impl Default for Settings {
             zeroed: Bytes::mib(64),
             notice: Duration::from_millis(100),
             cache_idle: Duration::from_secs(600),
+            grow: Bytes::ZERO,
+            idle: Duration::from_secs(60),
             quota: Quota::default(),
         }
     }

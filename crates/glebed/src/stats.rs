@@ -21,6 +21,8 @@ statistics! {
         Accepted accepted Count "connections accepted";
         NotAccepted not_accepted Count "times when no descriptor was left for a connection";
         Renewed renewed Pages "pages taken back from leases and zeroed";
+        Added added Pages "pages added for leases";
+        GivenBack given_back Pages "pages added for leases and given back when nobody used them";
         Lost lost Pages "pages that left the reserve, since another program took theirs";
     }
     gauges {
@@ -28,6 +30,7 @@ statistics! {
         promised "promised_pages" "pages promised";
         stock "stock_pages" "pages zeroed ahead";
         cached "cached_pages" "pages of named caches";
+        grown "grown_pages" "pages added for leases, until they are given back";
         returning "returning_pages" "pages being taken back";
     }
     durations {

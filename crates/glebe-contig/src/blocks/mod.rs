@@ -111,8 +111,8 @@ struct Call<'a> {
 }
 
 pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
-    if options.is_of_files() {
-        let why = "their pages are private memory, not a file's; ask for no mappable memory";
+    if options.mappable {
+        let why = "their pages are no part of one file; ask for no mappable memory";
         return Err(Error::NoBlocks { why: why.to_owned() });
     }
     let size = smallest_size()?;
@@ -125,7 +125,11 @@ pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
         call.builder.take_all(Some(wanted))?;
         drop(others);
         let (within, in_hand) = (call.within(&blocks), std::mem::take(&mut call.builder.held));
-        let Some(mapping) = in_hand.run_within(&within, call.builder.pages, size)? else {
+        let mapping = match options.bricks {
+            true => call.builder.in_bricks(in_hand, &within)?,
+            false => in_hand.run_within(&within, call.builder.pages, size)?,
+        };
+        let Some(mapping) = mapping else {
             call.builder.notes.push(TAKEN.to_owned());
             continue;
         };
@@ -151,8 +155,8 @@ impl Call<'_> {
         builder.notes.append(&mut work.notes);
         let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
         let of = match options.source {
-            Some(_) => Whose::Anybodys,
-            None => Whose::Banks,
+            Some(Source::Blocks) => Whose::Anybodys,
+            _ => Whose::Banks,
         };
         let (node, own) = (options.node, &self.held.blocks[..]);
         let plan = plan::plan(&mut work, &Wanted { len, node, own, stuck: &stuck, of })?;

@@ -6,11 +6,15 @@
 //! again, because a pool first hands out the last freed page. The kernel promises no order, so the
 //! call compares the result with the plan.
 
+use std::ops::Range;
+
 use super::held::HeldPages;
 use super::{Builder, Order, STRETCHES_MAX};
+use crate::bricks::recast;
 use crate::order::RunPlan;
 use crate::{runs, Error, Run};
-use glebe_os::internal::mapping::{Mapping, Stretch};
+use glebe_os::internal::mapping::{Mapping, Stretch, Visibility};
+use glebe_os::internal::sys::page_size;
 
 const ATTEMPTS: u32 = 4;
 
@@ -82,6 +86,34 @@ impl Builder<'_> {
             Err(Error::PoolShort { .. }) => self.take(pages),
             taken => taken,
         }
+    }
+
+    /// Moves a run of frames `within` to bricks. Returns `None` if other programs took pages of it.
+    pub fn in_bricks(
+        &mut self,
+        held: HeldPages,
+        within: &Range<u64>,
+    ) -> Result<Option<Mapping>, Error> {
+        let (pages, size, pool) = (self.pages, self.pool.size(), self.pool.clone());
+        let Some(run) = held.run_within(within, pages, size)? else { return Ok(None) };
+        let lock = self.lock()?;
+        let bricks = lock.with_pages(&pool, 0, |_| {
+            // Frees the last page last, and `recast` fills the last brick first.
+            drop(run);
+            let bricks = recast(&[], size, (0..pages).map(|_| size.bytes()));
+            if pool.node().is_some() {
+                self.promise_idle()?;
+            }
+            Ok::<_, Error>(bricks)
+        })?;
+        drop(lock);
+        let Ok(bricks) = bricks.into_iter().collect::<Result<_, _>>() else { return Ok(None) };
+        let mapping = self.bound(Mapping::with_bricks(bricks, size, Visibility::PRIVATE)?)?;
+        self.fill(&mapping, Order::Strict)?;
+        let (runs, _) = runs::read(&mapping, size)?;
+        let each = size.bytes().pages_down(page_size()).get();
+        let is_within = |run: &Run| run.pfn.is_some_and(|pfn| within.contains(&(pfn.get() / each)));
+        Ok((runs.len() == 1 && is_within(&runs[0])).then_some(mapping))
     }
 
     fn note_order(&mut self, runs: &[Run], planned: usize) {

@@ -161,6 +161,7 @@ impl Server {
             bytes: settings.memory,
             reserve_bytes: shares.reserve,
             bricks: settings.bricks,
+            more: settings.more,
             item_bytes: settings.item_max,
             evict: settings.evict,
         };

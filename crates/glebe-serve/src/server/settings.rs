@@ -11,6 +11,8 @@ pub struct Settings {
     pub memory: u64,
     /// Makes the reserve of bricks, so that its pages can be leased to other processes.
     pub bricks: bool,
+    /// Bytes that may be added to a reserve of bricks later.
+    pub more: u64,
     /// Maximum bytes of an item with key and head.
     pub item_max: u64,
     /// Worker threads.
@@ -61,6 +63,7 @@ impl Default for Settings {
         Self {
             memory: 64 << 20,
             bricks: false,
+            more: 0,
             item_max: 1 << 20,
             threads: 4,
             conns: 1024,

@@ -37,16 +37,16 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] but at least [`LEN_MIN`]. Its pages can
-    /// be leased if it is made of `bricks`.
+    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] but at least [`LEN_MIN`]. With `more`,
+    /// its pages can be leased, and so many bytes added.
     pub(super) fn new(
         bytes: u64,
-        bricks: bool,
+        more: Option<u64>,
     ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let len = Bytes::new((bytes - bytes % UNIT).max(LEN_MIN));
-        let options = match bricks {
-            true => Reserve::options().memory(Contig::options().bricks()).room(len),
-            false => Reserve::options(),
+        let options = match more.map(|more| Bytes::new(len.get().saturating_add(more))) {
+            Some(room) => Reserve::options().memory(Contig::options().bricks()).room(room),
+            None => Reserve::options(),
         };
         let reserve = options.build(len)?;
         let items = reserve.page_cache().namespace("items")?.without_eviction();

@@ -54,6 +54,8 @@ pub struct Limits {
     pub reserve_bytes: u64,
     /// True if the reserve's pages can be leased to other processes.
     pub bricks: bool,
+    /// Bytes that may be added to a reserve of bricks later.
+    pub more: u64,
     /// Maximum bytes of an item with key and head.
     pub item_bytes: u64,
     /// Allows eviction.
@@ -114,7 +116,7 @@ impl Store {
     /// # Errors
     /// If the reserve cannot be made.
     pub fn new(limits: Limits) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let memory = Memory::new(limits.reserve_bytes, limits.bricks)?;
+        let memory = Memory::new(limits.reserve_bytes, limits.bricks.then_some(limits.more))?;
         let page = memory.page();
         let shards = limits.bytes / (BYTES_PER_HEAD * segment_bytes(page) as u64);
         let shards = 1 << shards.clamp(1, SHARDS_MAX).ilog2();

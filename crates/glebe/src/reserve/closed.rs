@@ -8,6 +8,7 @@
 //! [`Options::bricks`]: crate::contig::Options::bricks
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::block::Promise;
@@ -16,7 +17,8 @@ use super::memory::Memory;
 use super::owner::{pages_of, Request};
 use super::shared::Shared;
 use super::{Reserve, ReserveCore};
-use crate::contig::internal::recast;
+use crate::contig::internal::{cut, recast, Keeping};
+use crate::contig::PoolLock;
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::frames_of;
 use glebe_os::internal::sys::memory::brick::Brick;
@@ -26,6 +28,8 @@ use glebe_os::units::{PageSize, Pages, Pfn};
 /// Attempts to get the same frames again, and the time between two.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(2);
+/// Patience with the pool's lock, while others wait.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// [`ClosedBlock`] is zeroed memory that other processes may map, until dropped.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub struct ClosedBlock {
     /// One brick a place, or one for all.
     bricks: Vec<Brick>,
     is_given: bool,
+    /// Keeps the pages of cut bricks in the pool.
+    keeping: Option<Arc<Keeping>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +103,7 @@ impl ClosedBlock {
         match memory.take_out(extent, pages_in(each)) {
             Ok(all) => {
                 let (places, bricks) = all.into_iter().unzip();
-                Ok(Self { inner: inner.clone(), places, bricks, is_given: false })
+                Ok(Self { inner: inner.clone(), places, bricks, is_given: false, keeping: None })
             }
             Err(why) => {
                 core.give_back(extent);
@@ -157,6 +163,7 @@ impl ClosedBlock {
             all.places.append(&mut block.places);
             all.bricks.append(&mut block.bricks);
             all.is_given |= block.is_given;
+            all.keeping = all.keeping.take().or(block.keeping.take());
         }
         all
     }
@@ -164,18 +171,31 @@ impl ClosedBlock {
     /// Divides the block into blocks of one brick.
     #[must_use]
     pub fn divided(mut self) -> Vec<Self> {
-        let (inner, is_given) = (self.inner.clone(), self.is_given);
+        let (inner, is_given, keeping) = (self.inner.clone(), self.is_given, self.keeping.clone());
         let one = |(place, brick)| Self {
             inner: inner.clone(),
             places: vec![place],
             bricks: vec![brick],
             is_given,
+            keeping: keeping.clone(),
         };
         if self.bricks.len() < self.places.len() {
             return vec![self];
         }
         let places = std::mem::take(&mut self.places);
         places.into_iter().zip(std::mem::take(&mut self.bricks)).map(one).collect()
+    }
+
+    /// Ends all holders' access now, unless another process changes the pool. The memory comes back
+    /// as without this call.
+    pub fn cut(blocks: &mut [Self]) {
+        let Some(page) = blocks.iter().flat_map(|it| &it.bricks).map(Brick::page).next() else {
+            return;
+        };
+        if let Ok(keeping) = Keeping::of(page, AT_ONCE) {
+            cut(blocks.iter().flat_map(|block| &block.bricks));
+            blocks.iter_mut().for_each(|block| block.keeping.clone_from(&keeping));
+        }
     }
 
     /// Leaves the memory to its holders. Its pages leave the reserve.
@@ -230,6 +250,8 @@ impl ReserveCore {
                 false => kept.extend(places.zip(bricks.into_iter().map(Some))),
             }
         }
+        // Bricks of other frames are freed at the end, when the pool may still keep them.
+        let _keeping = (!old.is_empty()).then(|| Keeping::of(page, PoolLock::PATIENCE));
         let lens = given.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
         let mut new = recast(&old, page, lens).into_iter();
         drop(old);

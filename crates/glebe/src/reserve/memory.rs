@@ -50,11 +50,15 @@ impl MemoryPart {
     }
 
     fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        self.runs_in(&self.left)
+    }
+
+    fn runs_in<'a>(&'a self, left: &'a [Extent]) -> impl Iterator<Item = Run> + 'a {
         let cut = move |run: &Run| {
             let start = self.start + run.pages.start();
             let whole = Extent::new(start, run.pages.len()).expect("not empty");
             let pfn = run.pfn;
-            within(&self.left, whole).map(move |pages| {
+            within(left, whole).map(move |pages| {
                 let behind = Pages::new(pages.start() - start);
                 Run { pages, pfn: pfn.map(|pfn| pfn.plus(behind)) }
             })
@@ -238,16 +242,23 @@ impl Memory {
         gone: Extent,
         each: u64,
     ) -> Result<Vec<(BrickPlace, Brick)>, OsError> {
-        self.window.vacate(bytes(gone.start()), bytes(gone.len()))?;
         let parts = lock(&self.parts);
         let starts = (gone.start()..gone.end()).step_by(each as usize);
         let of = |start| {
             let pages = Extent::new(start, each)?;
-            let part = parts.iter().find(|part| part.has(pages))?;
-            let place = BrickPlace { pages, frame: part.frame(start) };
-            Some((place, part.take_bricks(pages).pop()?))
+            Some((pages, parts.iter().find(|part| part.has(pages) && part.has_brick(pages))?))
         };
-        Ok(starts.filter_map(of).collect())
+        let found: Option<Vec<(Extent, &MemoryPart)>> = starts.map(of).collect();
+        let found = found.ok_or_else(|| {
+            let missing = std::io::ErrorKind::NotFound.into();
+            OsError::new("munmap", format!("pages {gone}, not all bricks"), missing)
+        })?;
+        self.window.vacate(bytes(gone.start()), bytes(gone.len()))?;
+        let taken = found.into_iter().flat_map(|(pages, part)| {
+            let place = BrickPlace { pages, frame: part.frame(pages.start()) };
+            part.take_bricks(pages).into_iter().map(move |brick| (place, brick))
+        });
+        Ok(taken.collect())
     }
 
     /// Maps a brick at `pages`, from where one was taken out. Returns a brick that does not have
@@ -297,12 +308,16 @@ impl Memory {
         contig::internal::locate(&runs_of(&parts), self.room(), offset)
     }
 
+    /// Passes over pages that other processes may map in the reserve's place.
     pub(super) fn verify(&self) -> Result<Vec<Drift>, OsError> {
         let parts = lock(&self.parts);
         let mut all = Vec::new();
         for part in parts.iter() {
             let moved = |pages: Extent| Extent::new(pages.start() - part.start, pages.len());
-            let left = part.runs().filter_map(|run| Some(Run { pages: moved(run.pages)?, ..run }));
+            let mapped = part.mapped();
+            let left = part
+                .runs_in(&mapped)
+                .filter_map(|run| Some(Run { pages: moved(run.pages)?, ..run }));
             let drifts = internal::verify_runs(&part.contig, &left.collect::<Vec<_>>())?;
             all.extend(drifts.into_iter().filter_map(|drift| {
                 let pages = Extent::new(drift.pages.start() + part.start, drift.pages.len())?;
@@ -347,6 +362,19 @@ impl MemoryPart {
         Some((bricks, from as usize..to as usize))
     }
 
+    fn has_brick(&self, pages: Extent) -> bool {
+        self.slots(pages).is_some_and(|(bricks, slots)| bricks.are_in(slots))
+    }
+
+    /// Returns the pages left, except those of bricks that were taken out.
+    fn mapped(&self) -> Vec<Extent> {
+        let Some(bricks) = internal::bricks(&self.contig) else { return self.left.clone() };
+        let each = bricks.each().bytes().pages_down(page_size()).get();
+        let out = bricks.taken().into_iter();
+        let out = out.filter_map(|nth| Extent::new(self.start + nth as u64 * each, each));
+        out.fold(self.left.clone(), |left, out| without(&left, out))
+    }
+
     fn take_bricks(&self, pages: Extent) -> Vec<Brick> {
         self.slots(pages).map_or_else(Vec::new, |(bricks, slots)| bricks.take(slots))
     }
@@ -359,5 +387,24 @@ impl MemoryPart {
 
     fn repin(&self, pages: Extent, keep: bool) -> Result<(), OsError> {
         internal::repin(&self.contig, bytes(pages.start() - self.start), bytes(pages.len()), keep)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_taken_out_whole_stays() {
+        let options = Contig::options().source(Source::Plain);
+        let contig = options.clone().build(Bytes::mib(4)).unwrap();
+        contig.mapping().write(Bytes::ZERO, &[7]);
+        let (memory, contig) = Memory::new(contig, Bytes::mib(4), options).unwrap();
+        let each = Bytes::mib(2).pages_down(page_size()).get();
+        let error = memory.take_out(Extent::new(0, 2 * each).unwrap(), each).unwrap_err();
+        assert!(error.to_string().contains("not all bricks"), "{error}");
+        let mut byte = [0];
+        contig.mapping().read(Bytes::ZERO, &mut byte);
+        assert_eq!(byte, [7]);
     }
 }

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{bank, Contig, Error, Source};
+use glebe::internal::ClosedBlock;
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 use glebe_testing::process::is_child;
@@ -152,6 +153,37 @@ fn a_bank_grows_and_shrinks_by_blocks_and_says_so() {
     assert!(matches!(none, Err(Error::ZeroLength)), "{none:?}");
     let much = bank::add(Bytes::gib(1 << 20), false);
     assert!(matches!(much, Err(Error::TooMuchMovable { .. })), "{much:?}");
+}
+
+#[test]
+fn a_reserve_for_leases_has_the_banks_run_and_keeps_it() {
+    let Some(_turn) = turn() else { return };
+    let before = blocks();
+    let Some(bank) = Bank::of_one_block() else { return };
+    let (len, page) = (Bytes::new(block_size()), glebe::page_size());
+    let options = Reserve::options().memory(Contig::options().bricks()).room(len);
+    let reserve = options.build(len).unwrap();
+    let contig = reserve.contig();
+    if contig.source() == Source::Blocks {
+        let runs = reserve.certificate().unwrap().runs;
+        assert_eq!((runs.len(), block_of(runs[0].pfn.unwrap().get())), (1, bank.0[0]));
+        let mut lent = ClosedBlock::of(&reserve, len.pages_down(page)).unwrap();
+        assert_eq!(lent.give().count() as u64, len.get() >> 21);
+        drop(lent);
+        let after = (reserve.len().bytes(page), reserve.certificate().unwrap().runs);
+        assert_eq!(after, (len, runs));
+        assert_eq!(reserve.verify().unwrap(), []);
+        reserve.shrink(Bytes::mib(64)).unwrap();
+        let drawn = bank::status().unwrap().blocks[0].drawn;
+        assert_eq!(drawn, len - Bytes::mib(64));
+    } else {
+        // Other programs may have immovable pages in the block.
+        let why = contig.why_not_better();
+        assert!(why.iter().any(|why| why.starts_with("memory blocks")), "{why:?}");
+    }
+    drop(reserve);
+    drop(bank);
+    assert_as_before(&before);
 }
 
 #[test]

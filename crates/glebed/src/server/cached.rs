@@ -86,7 +86,9 @@ impl Server {
     fn spare(&mut self, number: u64) -> Result<ClosedBlock, Refusal> {
         let one = || ClosedBlock::of(&self.reserve, Run::new(Pages::new(1)).any());
         let missing = self.kept.target.saturating_sub(self.kept.stock().len()) + 1;
-        let free = self.in_reserve() / self.brick.get();
+        // Memory that was added goes back once leases need it no more.
+        let grown = self.kept.grown(&self.reserve).get();
+        let free = self.in_reserve().saturating_sub(grown) / self.brick.get();
         let block = if free >= missing as u64 { one().ok() } else { None };
         block
             .or_else(|| {

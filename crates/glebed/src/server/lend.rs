@@ -6,33 +6,50 @@ use std::time::Instant;
 use glebe::contig::Node;
 use glebe::internal::sync::Ordering;
 use glebe::internal::ClosedBlock;
-use glebe::reserve::{Request as Run, Reserve, ReserveError};
+use glebe::reserve::{Promise, Request as Run, Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
 use glebe_lease::wire::{Answer, Message, Wish, FILES_MAX, FRAMES_MAX};
 use rustix::io::Errno;
 
 use super::cached::with_caches;
+use super::found::Found;
 use super::{Made, Refusal, Server};
 use crate::conn::Waiting;
 use crate::leases::{Held, Lease};
 use crate::stats::Counter;
+
+/// Most bricks that are zeroed while others wait: about 1 ms.
+const LONG: u64 = 4;
 
 impl Server {
     pub(super) fn lease(&mut self, key: usize, call: u32, wish: &Wish) -> Result<(), Refusal> {
         let run = self.checked(key, wish)?;
         let bytes = run.0.bytes(glebe::page_size()).get();
         self.charge(key, bytes, false)?;
-        let blocks = match self.blocks(wish, run) {
-            Ok(blocks) => blocks,
-            Err(refusal) => {
-                self.discharge(key, bytes, false);
-                return Err(refusal);
-            }
-        };
-        if wish.flags.one_file {
-            self.join(key, call, wish, (bytes, blocks));
-            return Ok(());
+        let found = self.blocks(wish, run);
+        let lent = found.and_then(|found| self.lend(key, call, wish, (bytes, found)));
+        if lent.is_err() {
+            self.discharge(key, bytes, false);
         }
+        lent
+    }
+
+    /// Gives memory that the user is charged for. Another thread takes as long as it needs, if that
+    /// is long.
+    fn lend(
+        &mut self,
+        key: usize,
+        call: u32,
+        wish: &Wish,
+        (bytes, found): (u64, Found),
+    ) -> Result<(), Refusal> {
+        let is_long = bytes > LONG * self.brick.get() && matches!(found, Found::Placed(..));
+        if wish.flags.one_file || is_long {
+            return self.make(key, call, wish, (bytes, found));
+        }
+        let blocks = found.taken().map_err(|error| {
+            self.refusal(Bytes::new(bytes).pages_up(glebe::page_size()), &error)
+        })?;
         self.give(key, call, wish, (bytes, blocks));
         Ok(())
     }
@@ -64,7 +81,8 @@ impl Server {
             return Err(Refusal { errno: Errno::DQUOT, limit: most as u64, text });
         }
         let bytes = wish.bytes.checked_next_multiple_of(self.brick.get());
-        let bytes = bytes.filter(|bytes| *bytes <= total).ok_or_else(|| {
+        let most = total.saturating_add(self.growable());
+        let bytes = bytes.filter(|bytes| *bytes <= most).ok_or_else(|| {
             let longest = self.longest();
             let [asked, total, run] = [wish.bytes, total, longest].map(Bytes::new);
             let text = format!("{asked} asked for; the reserve has {total}, its longest run {run}");
@@ -90,11 +108,7 @@ impl Server {
     }
 
     /// Takes memory: from the stock, else from the reserve, else from both.
-    fn blocks(
-        &mut self,
-        wish: &Wish,
-        (pages, align): (Pages, Pages),
-    ) -> Result<Vec<ClosedBlock>, Refusal> {
+    fn blocks(&mut self, wish: &Wish, (pages, align): (Pages, Pages)) -> Result<Found, Refusal> {
         let each = self.brick.pages_down(glebe::page_size()).get();
         let count = (pages.get() / each) as usize;
         // Single bricks have no larger alignment.
@@ -103,61 +117,32 @@ impl Server {
         if let Some(blocks) = ready {
             self.count(Counter::Ahead);
             self.since.get_or_insert_with(Instant::now);
-            return Ok(blocks);
+            return Ok(Found::Ready(blocks));
         }
         let largest = self.reserve.largest_run().unwrap_or_default();
         if self.free() < pages.bytes(glebe::page_size()).get() {
             return Err(self.refusal(pages, &ReserveError::NoRun { asked: pages, largest }));
         }
         let run = Run::new(pages).align(align);
-        let close = |run: Run| ClosedBlock::of(&self.reserve, run).map(|block| vec![block]);
+        let place = |run: Run| ClosedBlock::promise(&self.reserve, run).map(|run| vec![run]);
         let scattered = || match contiguous {
             true => Err(ReserveError::NoRun { asked: pages, largest }),
-            false => close(run.any()).or_else(|error| pieces(&self.reserve, count).ok_or(error)),
+            false => place(run.any()).or_else(|error| pieces(&self.reserve, count).ok_or(error)),
         };
-        let closed = close(run).or_else(|_| {
+        let placed = place(run).or_else(|_| {
             // Bricks of the stock may complete a run, and then those of caches.
             let _filling = self.kept.filling();
             ClosedBlock::reopen(self.kept.stock().take_all());
             self.since.get_or_insert_with(Instant::now);
-            let done = close(run).or_else(|_| scattered());
+            let done = place(run).or_else(|_| scattered());
             done.or_else(|_| {
                 with_caches((&mut self.caches, &*self.kept), count, || {
-                    close(run).or_else(|_| scattered())
+                    place(run).or_else(|_| scattered())
                 })
             })
         });
-        closed.map_err(|error| self.refusal(pages, &error))
-    }
-
-    fn refusal(&mut self, pages: Pages, error: &ReserveError) -> Refusal {
-        let longest = self.longest();
-        let bytes = pages.bytes(glebe::page_size()).get();
-        let returning = self.kept.returning.load(Ordering::Acquire);
-        // Memory that comes back may complete a run; a recall is of use only if bytes are missing.
-        let missing = bytes.saturating_sub(self.free()).saturating_sub(returning);
-        let comes = if missing > 0 { self.ask_back(missing) } else { returning > 0 };
-        if comes && matches!(error, ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. })
-        {
-            let notice = self.settings.notice.as_millis();
-            let text = format!("memory is being taken back, within {notice} ms or a little more");
-            return Refusal { errno: Errno::AGAIN, limit: longest, text };
-        }
-        let [asked, run] = [bytes, longest].map(Bytes::new);
-        let text = format!("{asked} asked for; the longest free run has {run}: {error}");
-        Refusal { errno: Errno::NOMEM, limit: longest, text }
-    }
-
-    fn ask_back(&mut self, missing: u64) -> bool {
-        let until = Instant::now() + self.settings.notice;
-        let Some(asked) = self.leases.recall(missing, until) else { return false };
-        let milliseconds = self.settings.notice.as_millis() as u64;
-        for (lease, key) in asked {
-            self.count(Counter::Recalled);
-            let _ =
-                self.send(key, Message { call: 0, lease, body: Answer::Recall { milliseconds } });
-        }
-        true
+        let placed = placed.map_err(|error| self.refusal(pages, &error))?;
+        Ok(Found::placed(placed, &self.kept))
     }
 
     pub(super) fn end_recalled(&mut self) {
@@ -182,11 +167,12 @@ impl Server {
         }
     }
 
-    /// Passes memory on at once if its client still uses it.
+    /// Cuts memory and passes it on at once if its client still uses it.
     pub(super) fn pass_to_keeper(&mut self, mut blocks: Vec<ClosedBlock>, is_revoked: bool) {
         let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
         self.kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), true);
         if is_revoked {
+            ClosedBlock::cut(&mut blocks);
             let _ = self.ended.send(blocks);
             return;
         }
@@ -234,54 +220,53 @@ impl Server {
         }
     }
 
-    fn join(
+    /// Takes memory in a thread of its own.
+    fn make(
         &mut self,
         key: usize,
         call: u32,
         wish: &Wish,
-        (bytes, blocks): (u64, Vec<ClosedBlock>),
-    ) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.under_way += 1;
-        self.kept.making.fetch_add(bytes, Ordering::AcqRel);
+        (bytes, found): (u64, Found),
+    ) -> Result<(), Refusal> {
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         let (serial, uid, wish, made) = (conn.serial, conn.uid, *wish, self.made.0.clone());
         let wake = Arc::clone(&self.wake);
         let work = move || {
-            let block = ClosedBlock::concat(blocks).of_one_file();
-            let _ = made.send(Made { conn: key, uid, serial, call, wish, bytes, block });
+            let blocks = found.taken().and_then(|blocks| match wish.flags.one_file {
+                true => ClosedBlock::concat(blocks).of_one_file().map(|block| vec![block]),
+                false => Ok(blocks),
+            });
+            let _ = made.send(Made { conn: key, uid, serial, call, wish, bytes, blocks });
             let _ = rustix::io::write(&*wake, &1_u64.to_ne_bytes());
         };
-        let started = std::thread::Builder::new().name("glebed-file".to_owned()).spawn(work);
-        if let Err(error) = started {
-            if let Some(conn) = self.conns.get_mut(key) {
-                conn.under_way -= 1;
-            }
-            self.discharge(key, bytes, false);
-            self.kept.making.fetch_sub(bytes, Ordering::AcqRel);
-            let text = format!("no thread to make the file: {error}");
-            let refusal = Refusal { errno: Errno::AGAIN, limit: 0, text };
-            let _ = self.refuse(key, call, refusal);
-        }
+        let started = std::thread::Builder::new().name("glebed-maker".to_owned()).spawn(work);
+        started.map_err(|error| {
+            let text = format!("no thread to take the memory: {error}");
+            Refusal { errno: Errno::AGAIN, limit: 0, text }
+        })?;
+        conn.under_way += 1;
+        self.kept.making.fetch_add(bytes, Ordering::AcqRel);
+        Ok(())
     }
 
     pub(super) fn finish(&mut self, made: Made) {
-        let Made { conn: key, uid, serial, call, wish, bytes, block } = made;
+        let Made { conn: key, uid, serial, call, wish, bytes, blocks } = made;
         let is_there = self.conns.get(key).is_some_and(|conn| conn.serial == serial);
         self.kept.making.fetch_sub(bytes, Ordering::AcqRel);
-        let block = block.map_err(|error| format!("the file could not be made: {error}"));
-        let block = match block {
-            Ok(block) if !self.is_as_wished(&block, &wish) => {
-                self.pass_to_keeper(vec![block], false);
+        let blocks = blocks.map_err(|error| format!("the memory could not be taken: {error}"));
+        let blocks = match blocks {
+            Ok(blocks) if wish.flags.one_file && !self.is_as_wished(&blocks, &wish) => {
+                self.pass_to_keeper(blocks, false);
                 Err("the kernel put the file's pages apart; ask again".to_owned())
             }
             other => other,
         };
-        match block {
-            Ok(block) if is_there => self.give(key, call, &wish, (bytes, vec![block])),
+        match blocks {
+            Ok(blocks) if is_there => self.give(key, call, &wish, (bytes, blocks)),
             other => {
                 self.users.remove(uid, bytes, false);
                 match other {
-                    Ok(block) => self.pass_to_keeper(vec![block], false),
+                    Ok(blocks) => self.pass_to_keeper(blocks, false),
                     Err(text) if is_there => {
                         let refusal = Refusal { errno: Errno::AGAIN, limit: 0, text };
                         let _ = self.refuse(key, call, refusal);
@@ -300,15 +285,15 @@ impl Server {
 
     /// Returns false if the pages are not one run at the alignment, although that was wished.
     /// Hidden frames prove nothing beyond a page of the pool.
-    fn is_as_wished(&self, block: &ClosedBlock, wish: &Wish) -> bool {
+    fn is_as_wished(&self, blocks: &[ClosedBlock], wish: &Wish) -> bool {
         let base = glebe::page_size();
         let each = self.brick.pages_down(base).get();
         let align = Bytes::new(wish.align).pages_up(base).get().max(1);
         if !wish.flags.contiguous && align <= each {
             return true;
         }
-        let frames: Vec<Option<u64>> =
-            block.frames().map(|frame| frame.map(|pfn| pfn.get())).collect();
+        let frames = blocks.iter().flat_map(ClosedBlock::frames);
+        let frames: Vec<Option<u64>> = frames.map(|frame| frame.map(|pfn| pfn.get())).collect();
         let first = frames.first().copied().flatten();
         first.map_or(frames.len() <= 1, |first| {
             let run = (0..).map(|nth| Some(first + nth * each));
@@ -348,27 +333,21 @@ impl Server {
             let text = format!("no promise has the number {number}");
             return Err(Refusal { errno: Errno::INVAL, limit: 0, text });
         };
-        let closed = ClosedBlock::of_promise(promise);
-        if let Some(conn) = self.conns.get(key) {
-            self.users.take(conn.uid, bytes, closed.is_ok());
-        }
-        let closed = closed.map_err(|error| Refusal {
-            errno: Errno::IO,
-            limit: 0,
-            text: format!("the promise could not be kept: {error}"),
-        })?;
         let wish = Wish { bytes, flags, name, ..Wish::default() };
-        match flags.one_file {
-            true => self.join(key, call, &wish, (bytes, vec![closed])),
-            false => self.give(key, call, &wish, (bytes, vec![closed])),
-        }
-        Ok(())
+        let uid = self.conns.get(key).map(|conn| conn.uid);
+        uid.into_iter().for_each(|uid| self.users.take(uid, bytes));
+        let found = Found::placed(vec![promise], &self.kept);
+        self.lend(key, call, &wish, (bytes, found)).map_err(|refusal| {
+            self.discharge(key, bytes, false);
+            let text = format!("the promise could not be kept: {}", refusal.text);
+            Refusal { errno: Errno::IO, limit: 0, text }
+        })
     }
 }
 
-/// Takes bricks one by one; `None` if there are fewer than `count`.
-fn pieces(reserve: &Reserve, count: usize) -> Option<Vec<ClosedBlock>> {
-    let one = || ClosedBlock::of(reserve, Run::new(Pages::new(1)).any()).ok();
-    let pieces: Vec<ClosedBlock> = std::iter::from_fn(one).take(count).collect();
+/// Sets bricks aside one by one; `None` if there are fewer than `count`.
+fn pieces(reserve: &Reserve, count: usize) -> Option<Vec<Promise>> {
+    let one = || ClosedBlock::promise(reserve, Run::new(Pages::new(1)).any()).ok();
+    let pieces: Vec<Promise> = std::iter::from_fn(one).take(count).collect();
     (pieces.len() == count).then_some(pieces)
 }

@@ -124,7 +124,8 @@ impl Server {
     pub(super) fn in_reserve(&self) -> u64 {
         let stats = self.reserve.stats();
         let free = (stats.free + stats.live).bytes(glebe::page_size()).get();
-        free.saturating_sub(self.leases.bytes(true))
+        let placed = self.kept.placed.load(Ordering::Acquire);
+        free.saturating_sub(self.leases.bytes(true) + placed)
     }
 
     pub(super) fn longest(&self) -> u64 {
@@ -142,6 +143,7 @@ impl Server {
         stats.stock = pages(self.kept.stock().len() as u64 * self.brick.get());
         let under_way = [&self.kept.returning, &self.kept.making];
         stats.returning = pages(under_way.map(|word| word.load(Ordering::Acquire)).iter().sum());
+        stats.grown = self.kept.grown(&self.reserve).pages_down(glebe::page_size());
         stats.lease_ns = self.answer_ns.snapshot();
         stats
     }

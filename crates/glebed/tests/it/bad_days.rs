@@ -7,9 +7,10 @@ use glebe::units::Bytes;
 use glebe_lease::socket::Packets;
 use glebe_lease::wire::{Answer, Flags, Message, Name, Request};
 use glebe_lease::{Client, LeaseError};
+use glebe_testing::time::wait_until;
 use glebed::{Daemon, Settings};
 
-use super::running::{settings, wish, Running, BRICK, REVOCABLE};
+use super::running::{settings, wish, Running, BRICK, ONE_FILE, REVOCABLE};
 
 struct Raw(Packets);
 
@@ -32,12 +33,16 @@ impl Raw {
     }
 
     /// Returns `None` if the daemon ended the connection.
-    fn answer(&self) -> Option<Answer> {
+    fn message(&self) -> Option<Message<Answer>> {
         let (mut bytes, mut files) = (vec![0; 1 << 16], Vec::new());
         match self.0.receive(&mut bytes, &mut files) {
             Ok(0) | Err(_) => None,
-            Ok(len) => Some(Message::<Answer>::decode(&bytes[..len]).unwrap().body),
+            Ok(len) => Some(Message::<Answer>::decode(&bytes[..len]).unwrap()),
         }
+    }
+
+    fn answer(&self) -> Option<Answer> {
+        self.message().map(|message| message.body)
     }
 }
 
@@ -170,4 +175,45 @@ fn a_lease_outlives_the_daemon_and_a_second_daemon_is_refused() {
     drop(running.client().lease(wish(2, Flags::default())).unwrap());
     lease.read(Bytes::ZERO, &mut byte).unwrap();
     assert_eq!(byte, [5]);
+}
+
+#[test]
+fn a_long_lease_holds_up_nobody() {
+    let Some(running) = Running::new(16, settings(2)) else { return };
+    let client = running.client();
+    let is_overtaken = || {
+        let has_stock = || {
+            let stock = format!("glebe_lease_stock_bytes {}\n", 2 * BRICK);
+            client.stats().unwrap().contains(&stock)
+        };
+        wait_until("two bricks are zeroed", Duration::from_secs(10), has_stock);
+        let raw = Raw::greeted(&running);
+        raw.send(2, 0, Request::Lease(wish(12, Flags::default())));
+        raw.send(3, 0, Request::Lease(wish(1, Flags::default())));
+        let calls = [raw.message(), raw.message()].map(|message| {
+            let message = message.unwrap();
+            assert!(matches!(message.body, Answer::Leased { .. }), "{message:?}");
+            message.call
+        });
+        drop(raw);
+        running.wait_until_all_is_back();
+        calls == [3, 2]
+    };
+    // The daemon may end with the first request before it sees the second.
+    assert!((0..20).any(|_| is_overtaken()));
+}
+
+#[test]
+fn who_leaves_before_a_long_lease_is_there_keeps_nothing() {
+    let Some(running) = Running::new(16, settings(0)) else { return };
+    for flags in [Flags::default(), ONE_FILE].repeat(5) {
+        let raw = Raw::greeted(&running);
+        raw.send(2, 0, Request::Lease(wish(16, flags)));
+        drop(raw);
+        running.wait_until_all_is_back();
+    }
+    let client = running.client();
+    let promise = client.promise(wish(16, Flags::default())).unwrap();
+    let lease = promise.take().unwrap();
+    assert_eq!(lease.len(), Bytes::new(16 * BRICK));
 }

@@ -10,15 +10,15 @@ use glebed::{Quota, Settings};
 
 use super::running::{settings, wish, Running, BRICK, CONTIGUOUS, ONE_FILE, REVOCABLE};
 
-fn errno_of(error: &LeaseError) -> i32 {
+pub fn errno_of(error: &LeaseError) -> i32 {
     match error {
         LeaseError::Refused { errno, .. } => *errno,
         other => panic!("{other}"),
     }
 }
 
-const ENOMEM: i32 = 12;
-const EAGAIN: i32 = 11;
+pub const ENOMEM: i32 = 12;
+pub const EAGAIN: i32 = 11;
 const EINVAL: i32 = 22;
 const EDQUOT: i32 = 122;
 

@@ -2,6 +2,7 @@
 
 mod bad_days;
 mod caches;
+mod growth;
 mod kills;
 mod leases;
 mod running;

@@ -26,9 +26,13 @@ pub struct Running {
 impl Running {
     /// Starts a daemon, or prints why this machine has no memory for it.
     pub fn new(bricks: u64, settings: Settings) -> Option<Self> {
+        Self::with_room(bricks, bricks, settings)
+    }
+
+    pub fn with_room(bricks: u64, room: u64, settings: Settings) -> Option<Self> {
         let (turn, scratch) = (Turn::alone(POOL), Scratch::new("glebed"));
         let memory = Contig::options().bricks();
-        let options = Reserve::options().memory(memory).room(Bytes::new(bricks * BRICK));
+        let options = Reserve::options().memory(memory).room(Bytes::new(room * BRICK));
         let reserve = match options.build(Bytes::new(bricks * BRICK)) {
             Ok(reserve) => reserve,
             Err(ReserveError::Contig(

@@ -35,7 +35,7 @@ fn a_file_has_every_option() {
          slab-min-size = 64\nenable-largepages = true\nlock-memory = true\ndelimiter = '/'\n\
          extended = ['idle_timeout=33', 'no_maxconns_fast']\nno-stats = true\n\
          leases = false\nlease-socket = 'leases'\nlease-zeroed = '4M'\nlease-limit = '1G'\n\
-         lease-notice = 50\ncheck = false\n\
+         lease-notice = 50\nlease-grow = '64M'\nlease-idle = 30\ncheck = false\n\
          control = {:?}\n",
         uid(),
         scratch.path().join("control"),

@@ -34,6 +34,18 @@ impl Bricks {
         lock(&self.slots)[range].iter_mut().filter_map(Option::take).collect()
     }
 
+    #[must_use]
+    pub fn are_in(&self, range: Range<usize>) -> bool {
+        lock(&self.slots)[range].iter().all(Option::is_some)
+    }
+
+    /// Returns the positions of bricks that were taken out.
+    #[must_use]
+    pub fn taken(&self) -> Vec<usize> {
+        let slots = lock(&self.slots);
+        (0..slots.len()).filter(|nth| slots[*nth].is_none()).collect()
+    }
+
     pub fn put(&self, at: usize, brick: Brick) {
         lock(&self.slots)[at] = Some(brick);
     }
@@ -43,7 +55,15 @@ impl Mapping {
     /// Maps new bricks of one page `each`, and reserves the pages.
     pub fn of_bricks(len: Bytes, each: PageSize, visibility: Visibility) -> Result<Self, OsError> {
         let new = (0..len.pages_up(each).get()).map(|_| Brick::new(each.bytes(), each));
-        let bricks = new.collect::<Result<Vec<Brick>, OsError>>()?;
+        Self::with_bricks(new.collect::<Result<_, _>>()?, each, visibility)
+    }
+
+    /// Maps bricks of one page `each`.
+    pub fn with_bricks(
+        bricks: Vec<Brick>,
+        each: PageSize,
+        visibility: Visibility,
+    ) -> Result<Self, OsError> {
         let mut mapping = Self::of_files(bricks.iter().map(Brick::file), each.bytes(), each)?;
         let slots = Mutex::new(bricks.into_iter().map(Some).collect());
         mapping.bricks = Some(Bricks { each, slots }.into());

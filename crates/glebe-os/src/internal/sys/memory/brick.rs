@@ -45,31 +45,22 @@ impl Brick {
         Ok(Self { _parents: parents, file, len, page })
     }
 
-    /// Allocates the brick's pages, which the kernel zeroes.
+    /// Allocates a page, which the kernel zeroes.
     ///
     /// # Errors
     /// ENOSPC if the pool has no free page that nobody has reserved.
-    pub fn fill(&self) -> Result<(), OsError> {
-        let len = self.len.get() as i64; // `set_len` accepted it
-                                         // SAFETY: the descriptor is open.
-        call(
-            "fallocate",
-            || self.len.to_string(),
-            || unsafe { libc::fallocate(self.file.as_raw_fd(), 0, 0, len) },
-        )
+    pub fn fill(&self, nth: u64) -> Result<(), OsError> {
+        let each = self.page.bytes().get();
+        let (at, len) = ((nth * each) as i64, each as i64); // `set_len` accepted the sum
+                                                            // SAFETY: the descriptor is open.
+        let fill = || unsafe { libc::fallocate(self.file.as_raw_fd(), 0, at, len) };
+        call("fallocate", || self.len.to_string(), fill)
     }
 
-    /// Frees the pages, the last first. Touches of mappings then raise SIGBUS.
-    ///
-    /// # Errors
-    /// If ftruncate(2) fails.
-    pub fn cut(&self) -> Result<(), OsError> {
-        let page = self.page.bytes().get();
-        for pages in (1..self.len.get() / page).rev() {
-            // Fails if the brick is shorter already.
-            let _ = file::set_len(&self.file, pages * page);
-        }
-        file::set_len(&self.file, 0).map_err(|e| OsError::new("ftruncate", "a brick", e))
+    /// Frees the pages from the nth on. Touches of mappings then raise SIGBUS.
+    pub fn cut(&self, from: u64) {
+        // Fails if the brick is shorter already.
+        let _ = file::set_len(&self.file, from * self.page.bytes().get());
     }
 
     #[must_use]

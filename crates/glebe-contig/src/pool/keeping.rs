@@ -1,0 +1,70 @@
+//! [`Keeping`] makes surplus pages persistent until dropped, so that freed pages stay in the pool.
+//!
+//! The threads of a process share one: the first takes the [`PoolLock`], and the last frees it. So
+//! a thread can free pages at once, and another thread fills them again later.
+
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use super::{lower, Counter, PoolLock, Window};
+use glebe_os::error::OsError;
+use glebe_os::internal::sync::StaticMutex;
+use glebe_os::internal::sys::machine::hugetlb::Pool;
+use glebe_os::internal::sys::processes::atfork;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
+use glebe_os::units::PageSize;
+
+/// A share in the right to free pages of a pool without losing them.
+#[derive(Debug)]
+pub struct Keeping {
+    lock: PoolLock,
+    pool: Pool,
+    window: Window,
+    guard: ForkGuard,
+}
+
+static SHARED: StaticMutex<Weak<Keeping>> = StaticMutex::new(Weak::new());
+
+fn with_shared<T>(work: impl FnOnce(&mut Weak<Keeping>) -> T) -> T {
+    atfork::without_forks(|| work(&mut SHARED.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+impl Keeping {
+    /// Returns a share, or `None` if this process may not change the pool.
+    ///
+    /// # Errors
+    /// If the lock cannot be had within `patience`; a counter that cannot be changed.
+    pub fn of(page: PageSize, patience: Duration) -> Result<Option<Arc<Self>>, OsError> {
+        let Some(pool) = Pool::of(page).filter(Pool::is_writable) else { return Ok(None) };
+        let fits = |it: &Arc<Self>| it.window.size == page && !it.guard.is_child();
+        match with_shared(|shared| shared.upgrade()).filter(fits) {
+            Some(shared) => Ok(Some(shared)),
+            None => {
+                let own = Arc::new(Self::begun(PoolLock::within(patience)?, pool)?);
+                with_shared(|shared| *shared = Arc::downgrade(&own));
+                Ok(Some(own))
+            }
+        }
+    }
+
+    fn begun(lock: PoolLock, pool: Pool) -> Result<Self, OsError> {
+        let counts = pool.counts()?;
+        let (before, by) = (counts.persistent(), counts.surplus);
+        let window = Window { size: pool.size(), counter: Counter::Pages, before, by, node: None };
+        let keeping = Self { lock, pool, window, guard: ForkGuard::new() };
+        if by > 0 {
+            keeping.lock.note(window)?;
+            keeping.pool.set_persistent(before.saturating_add(by))?;
+        }
+        Ok(keeping)
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        let is_open = self.window.by > 0 && !self.guard.is_child();
+        if is_open && lower(&self.pool, self.window).is_ok() {
+            let _ = self.lock.end(self.window);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! [`Growth`] limits the memory that is added for leases. [`run`] adds memory and gives it back.
+//!
+//! The grower adds memory when the server asks. It gives memory back that no lease used for
+//! [`Settings::idle`](crate::Settings::idle), and in a shortage ([`glebe::reclaim`]). It also
+//! replaces pages that left the reserve. A search for adjacent pages may take seconds, so the
+//! grower has its own thread.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use glebe::internal::sync::{MappedWord, Ordering};
+use glebe::reclaim::{Part, Policy, ReclaimError, Reclaimer};
+use glebe::reserve::{Reserve, ReserveError};
+use glebe::units::{Bytes, Pages};
+
+use crate::keeper::Kept;
+use crate::stats::Counter;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOK_MIN: Duration = Duration::from_millis(10);
+/// Longest time between two attempts to replace pages.
+const REST_MAX: Duration = Duration::from_secs(60);
+/// Time without an attempt to add memory, after one that failed.
+const REST: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Growth {
+    base: Bytes,
+    most: Bytes,
+    idle: Duration,
+    /// Bytes that the grower adds now.
+    pub(crate) asked: MappedWord,
+    rests_until: Mutex<Option<Instant>>,
+}
+
+impl Growth {
+    pub(crate) fn new(base: Bytes, most: Bytes, idle: Duration) -> Self {
+        Self { base, most, idle, asked: MappedWord::new(0), rests_until: Mutex::new(None) }
+    }
+
+    fn rests_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.rests_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the bytes that may be added now.
+    pub(crate) fn left(&self, grown: Bytes) -> Bytes {
+        let rests = self.rests_until().is_some_and(|until| Instant::now() < until);
+        if rests {
+            Bytes::ZERO
+        } else {
+            self.most.saturating_sub(grown)
+        }
+    }
+}
+
+impl Kept {
+    /// Returns the bytes that were added for leases.
+    pub(crate) fn grown(&self, reserve: &Reserve) -> Bytes {
+        let lost = Pages::new(self.lost.load(Ordering::Acquire));
+        (reserve.len() + lost).bytes(glebe::page_size()).saturating_sub(self.growth.base)
+    }
+}
+
+/// The least number of bytes that were unused since a time.
+struct Unused {
+    since: Instant,
+    least: Bytes,
+}
+
+impl Unused {
+    fn new() -> Self {
+        Self { since: Instant::now(), least: Bytes::new(u64::MAX) }
+    }
+
+    /// Returns the bytes that were unused for the time `idle`, once in that time.
+    fn look(&mut self, now: Bytes, idle: Duration) -> Bytes {
+        self.least = self.least.min(now);
+        match self.since.elapsed() < idle {
+            true => Bytes::ZERO,
+            false => std::mem::replace(self, Self::new()).least,
+        }
+    }
+}
+
+/// Attempts to replace lost pages, which become smaller and rarer while they fail.
+struct Repair {
+    step: u64,
+    rest: Duration,
+    next: Instant,
+}
+
+pub(crate) fn run(reserve: &Reserve, kept: &Kept, asked: &Receiver<Bytes>) {
+    let growth = &kept.growth;
+    let reclaimer = (growth.most > Bytes::ZERO).then(|| reclaimer(reserve, growth.base));
+    let reclaimer = reclaimer.transpose().unwrap_or_else(|error| {
+        eprintln!("glebed: no memory is added for leases, because its room is unknown: {error}");
+        None
+    });
+    let mut repair = Repair { step: u64::MAX, rest: LOOK, next: Instant::now() };
+    let mut unused = Unused::new();
+    loop {
+        match asked.recv_timeout(LOOK.min(growth.idle / 4).max(LOOK_MIN)) {
+            Ok(bytes) => {
+                let is_had = reclaimer.as_ref().is_some_and(|it| add(reserve, kept, it, bytes));
+                *growth.rests_until() = (!is_had).then(|| Instant::now() + REST);
+                growth.asked.store(0, Ordering::Release);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        repair.look(reserve, kept);
+        let stats = reserve.stats();
+        let free = (stats.free + stats.live).bytes(glebe::page_size());
+        let spare = unused.look(free.min(kept.grown(reserve)), growth.idle);
+        give_back(reserve, kept, spare);
+    }
+}
+
+/// Takes memory above `base` in a shortage.
+fn reclaimer(reserve: &Reserve, base: Bytes) -> Result<Reclaimer, ReclaimError> {
+    let reclaimer = Reclaimer::new(Policy::default())?;
+    reclaimer.add(Part::reserve(reserve, base))?;
+    reclaimer.start()?;
+    Ok(reclaimer)
+}
+
+/// Returns false if memory is short, or the kernel finds no pages.
+fn add(reserve: &Reserve, kept: &Kept, reclaimer: &Reclaimer, bytes: Bytes) -> bool {
+    if reclaimer.poll().is_err() {
+        return false;
+    }
+    let (seen, more) = (reclaimer.stats(), bytes.pages_up(glebe::page_size()));
+    // A reclaimer would take back what leaves less.
+    let least = seen.margin.get() + seen.margin.get() / 2 + more.get();
+    let is_had = seen.room.get() >= least && reserve.grow(bytes).is_ok();
+    kept.counts.add(Counter::Added, if is_had { more.get() } else { 0 });
+    is_had
+}
+
+fn give_back(reserve: &Reserve, kept: &Kept, spare: Bytes) {
+    if spare == Bytes::ZERO {
+        return;
+    }
+    let given = reserve.shrink(spare).or_else(|error| match error {
+        // Promises keep the rest.
+        ReserveError::NotGiven { free, .. } if free > Bytes::ZERO => {
+            reserve.shrink(free.min(spare))
+        }
+        other => Err(other),
+    });
+    let pages = given.map_or(Pages::ZERO, |given| given.len.pages_down(glebe::page_size()));
+    kept.counts.add(Counter::GivenBack, pages.get());
+}
+
+impl Repair {
+    fn look(&mut self, reserve: &Reserve, kept: &Kept) {
+        while self.next <= Instant::now() && kept.is_ending.load(Ordering::Acquire) == 0 {
+            let missing = kept.lost.load(Ordering::Acquire);
+            let step = missing.min(self.step);
+            if missing == 0 {
+                (self.step, self.rest) = (u64::MAX, LOOK);
+            } else if reserve.grow(Pages::new(step).bytes(glebe::page_size())).is_ok() {
+                kept.lost.fetch_sub(step, Ordering::AcqRel);
+                continue;
+            } else {
+                // Tries half of it next. Rests longer, because others wait for the pool's lock.
+                self.step = (step / 2).max(1);
+                self.rest = (self.rest * 2).min(REST_MAX);
+            }
+            self.next = Instant::now() + self.rest;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_unused_all_the_time_is_told_once() {
+        let mut unused = Unused::new();
+        let hour = Duration::from_secs(3600);
+        assert_eq!(unused.look(Bytes::mib(8), hour), Bytes::ZERO);
+        assert_eq!(unused.look(Bytes::mib(2), hour), Bytes::ZERO);
+        assert_eq!(unused.look(Bytes::mib(6), Duration::ZERO), Bytes::mib(2));
+        assert_eq!(unused.look(Bytes::mib(4), Duration::ZERO), Bytes::mib(4));
+        assert_eq!(unused.look(Bytes::ZERO, Duration::ZERO), Bytes::ZERO);
+    }
+
+    #[test]
+    fn growth_ends_at_its_limit_and_rests_after_a_refusal() {
+        let growth = Growth::new(Bytes::mib(8), Bytes::mib(6), Duration::ZERO);
+        assert_eq!(growth.left(Bytes::mib(2)), Bytes::mib(4));
+        assert_eq!(growth.left(Bytes::mib(7)), Bytes::ZERO);
+        *growth.rests_until() = Some(Instant::now() + REST);
+        assert_eq!(growth.left(Bytes::ZERO), Bytes::ZERO);
+        *growth.rests_until() = Some(Instant::now());
+        assert_eq!(growth.left(Bytes::ZERO), Bytes::mib(6));
+    }
+}
