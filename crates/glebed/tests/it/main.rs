@@ -3,4 +3,6 @@
 mod bad_days;
 mod kills;
 mod leases;
+mod outside;
 mod running;
+mod served;

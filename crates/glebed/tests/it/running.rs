@@ -14,6 +14,7 @@ use glebe_testing::Scratch;
 use glebed::{Daemon, Settings};
 
 pub const BRICK: u64 = 2 << 20;
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Running {
     pub daemon: Option<Daemon>,
@@ -62,7 +63,7 @@ impl Running {
                 stats.contains(&line)
             })
         };
-        wait_until("all memory is back", Duration::from_secs(10), is_back);
+        wait_until("all memory is back", PATIENCE, is_back);
     }
 }
 
