@@ -206,10 +206,14 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     if args.udp_port != 0 {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
-    if args.leases {
-        allow_files()?;
+    if let Some(leases) = &of_leases {
+        allow_files(args, leases)?;
     }
-    let server = Server::prepare(settings).map_err(|e| e.to_string())?;
+    let mut server = Server::prepare(settings).map_err(|e| e.to_string())?;
+    let socket = server.take_packets();
+    if socket.is_some() && !args.leases {
+        return usage("the service manager has a socket for leases, and --leases is missing");
+    }
     // Writes the process id before the server listens, so that a client that can connect finds the
     // file.
     if let Some(path) = &args.pidfile {
@@ -218,8 +222,13 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     }
     let done = server.listen().map_err(|e| e.to_string().into());
     let done = done.and_then(|server| {
-        let daemon = of_leases.map(|of| Daemon::start(server.store().reserve(), of)).transpose();
-        tell_and_run(server, daemon.map_err(|e| e.to_string())?.as_ref(), args, out)
+        let reserve = server.store().reserve();
+        let daemon = of_leases.map(|of| match socket {
+            Some(socket) => Daemon::start_with(socket, reserve, of),
+            None => Daemon::start(reserve, of),
+        });
+        let daemon = daemon.transpose().map_err(|e| e.to_string())?;
+        tell_and_run(server, daemon.as_ref(), args, out)
     });
     if let Some(path) = &args.pidfile {
         let _ = fs::remove_file(path);
@@ -257,18 +266,38 @@ fn tell_and_run(
     server.run_until(is_ending).map_err(|e| e.to_string().into())
 }
 
-/// Allows as many descriptors as this user may have: each huge page of the reserve has one.
-fn allow_files() -> Result<(), Box<dyn std::error::Error>> {
+/// Allows as many descriptors as this user may have, and checks that they suffice.
+fn allow_files(args: &ServeArgs, leases: &Leases) -> Result<(), Box<dyn std::error::Error>> {
     use rustix::process::{getrlimit, setrlimit, Resource};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    Ok(setrlimit(Resource::Nofile, limit)?)
+    setrlimit(Resource::Nofile, limit)?;
+    let memory = Bytes::mib(args.memory_limit);
+    let needed = leases.descriptors(memory) + args.conn_limit as u64 + args.threads as u64 * 4;
+    match limit.maximum.filter(|limit| *limit < needed) {
+        None => Ok(()),
+        Some(limit) => Err(format!(
+            "leases of {memory}, a descriptor for each huge page, and {} connections to the cache \
+             need {needed} descriptors; the limit is {limit}: raise it (`ulimit -Hn`, LimitNOFILE= \
+             of a service), or lower -m or -c",
+            args.conn_limit
+        )
+        .into()),
+    }
+}
+
+/// Returns half of the time after which the service manager takes this process for dead.
+fn pulse() -> Option<Duration> {
+    let mut micros = 0;
+    let is_watched = sd_notify::watchdog_enabled(false, &mut micros) && micros > 0;
+    is_watched.then(|| Duration::from_micros(micros / 2))
 }
 
 fn lease_settings(args: &ServeArgs) -> Option<Leases> {
     let quota = Quota { user: args.lease_limit.unwrap_or_default(), ..Quota::default() };
     let notice = Duration::from_millis(args.lease_notice);
-    let usual = Leases { zeroed: args.lease_zeroed, notice, quota, ..Leases::default() };
+    let zeroed = args.lease_zeroed;
+    let usual = Leases { zeroed, notice, quota, pulse: pulse(), ..Leases::default() };
     let path = args.lease_socket.clone().unwrap_or_else(|| usual.path.clone());
     args.leases.then_some(Leases { path, ..usual })
 }

@@ -14,6 +14,7 @@ mod conn;
 mod daemon;
 mod keeper;
 mod leases;
+mod listening;
 mod quota;
 mod server;
 mod settings;

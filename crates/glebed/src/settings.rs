@@ -3,7 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use glebe::units::Bytes;
+use glebe::units::{Bytes, PageSize};
+
+/// Page of the pool that `contig::Options::bricks` takes.
+const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
+/// Descriptors of new pages while pages of clients are taken back, and of all the rest.
+const OTHERS: u64 = 256;
 
 /// Limits for each user and connection; 0 sets no limit. Root has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +38,21 @@ pub struct Settings {
     pub zeroed: Bytes,
     /// Time between the request for a revocable lease and its end.
     pub notice: Duration,
+    /// Time between two signs of life (`WATCHDOG=1`) to the service manager, which the server thread
+    /// sends.
+    pub pulse: Option<Duration>,
     /// Limits.
     pub quota: Quota,
+}
+
+impl Settings {
+    /// Returns the most descriptors that the daemon needs with a reserve of `memory` and the
+    /// connections of one user. Each page of the pool has one.
+    #[must_use]
+    pub fn descriptors(&self, memory: Bytes) -> u64 {
+        let bricks = memory.pages_up(PAGE).get();
+        bricks + self.quota.connections as u64 + OTHERS
+    }
 }
 
 /// Returns `$GLEBE_LEASES`, else the usual path of a daemon of this user.
@@ -69,6 +87,7 @@ impl Default for Settings {
             group: Some("glebe".to_owned()),
             zeroed: Bytes::mib(64),
             notice: Duration::from_millis(100),
+            pulse: None,
             quota: Quota::default(),
         }
     }
