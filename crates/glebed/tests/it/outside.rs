@@ -1,5 +1,7 @@
 //! Tests a daemon in a process of its own: in a PID namespace, and with few descriptors.
 
+use std::path::PathBuf;
+
 use glebe::units::Bytes;
 use glebe_lease::Client;
 use glebe_testing::process::is_child;
@@ -25,11 +27,15 @@ fn a_client_of_another_namespace_is_listed_as_process_0() {
     assert_eq!(rows.iter().map(|row| row.pid).collect::<Vec<u32>>(), [0]);
 }
 
-/// Leaves room for `more` descriptors.
-fn limit(more: u64) {
-    let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
+/// Leaves `more` numbers for descriptors.
+fn limit(more: usize) {
+    let names = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    // The listing's own number is gone by now.
+    let used: Vec<PathBuf> =
+        names.collect::<Vec<_>>().into_iter().filter(|at| at.exists()).collect();
+    let is_free = |nth: &u64| !used.contains(&PathBuf::from(format!("/proc/self/fd/{nth}")));
     let mut limit = getrlimit(Resource::Nofile);
-    limit.current = Some(used + more);
+    limit.current = (0..).filter(is_free).nth(more);
     setrlimit(Resource::Nofile, limit).unwrap();
 }
 
