@@ -1,6 +1,7 @@
 //! `glebe serve` serves idle contiguous memory to programs that need not link glebe.
 
 mod extended;
+mod surroundings;
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,6 +15,7 @@ use glebe::units::Bytes;
 use glebe_serve::server::{Server, Settings, PORT, TURN};
 use glebed::{Daemon, Quota, Settings as Leases};
 
+use self::surroundings::{allow_files, pulse};
 use crate::{size, usage, Outcome};
 
 /// Variable that enables the command `debugtime`, by which tests move the server's clock.
@@ -264,33 +266,6 @@ fn tell_and_run(
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
     server.run_until(is_ending).map_err(|e| e.to_string().into())
-}
-
-/// Allows as many descriptors as this user may have, and checks that they suffice.
-fn allow_files(args: &ServeArgs, leases: &Leases) -> Result<(), Box<dyn std::error::Error>> {
-    use rustix::process::{getrlimit, setrlimit, Resource};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit)?;
-    let memory = Bytes::mib(args.memory_limit);
-    let needed = leases.descriptors(memory) + args.conn_limit as u64 + args.threads as u64 * 4;
-    match limit.maximum.filter(|limit| *limit < needed) {
-        None => Ok(()),
-        Some(limit) => Err(format!(
-            "leases of {memory}, a descriptor for each huge page, and {} connections to the cache \
-             need {needed} descriptors; the limit is {limit}: raise it (`ulimit -Hn`, LimitNOFILE= \
-             of a service), or lower -m or -c",
-            args.conn_limit
-        )
-        .into()),
-    }
-}
-
-/// Returns half of the time after which the service manager takes this process for dead.
-fn pulse() -> Option<Duration> {
-    let mut micros = 0;
-    let is_watched = sd_notify::watchdog_enabled(false, &mut micros) && micros > 0;
-    is_watched.then(|| Duration::from_micros(micros / 2))
 }
 
 fn lease_settings(args: &ServeArgs) -> Option<Leases> {

@@ -37,8 +37,8 @@ impl Daemon {
         Self::start_at(listening, reserve, settings)
     }
 
-    /// Serves leases as [`Daemon::start`] does, at a listening socket that a service manager opened,
-    /// and leaves its path alone.
+    /// Serves leases as [`Daemon::start`] does, at a listening socket of a service manager. Leaves
+    /// its path alone.
     ///
     /// # Errors
     /// If the reserve has no bricks, or the socket is no listening Unix socket of packets.

@@ -38,8 +38,8 @@ pub struct Settings {
     pub zeroed: Bytes,
     /// Time between the request for a revocable lease and its end.
     pub notice: Duration,
-    /// Time between two signs of life (`WATCHDOG=1`) to the service manager, which the server thread
-    /// sends.
+    /// Time between two signs of life (`WATCHDOG=1`) that the server thread sends to the service
+    /// manager.
     pub pulse: Option<Duration>,
     /// Limits.
     pub quota: Quota,
