@@ -1,8 +1,10 @@
 //! Tests the daemon by its socket, with the client of glebe-lease and with raw messages.
 
 mod bad_days;
+mod daemon_kills;
 mod kills;
 mod leases;
+mod marked;
 mod outside;
 mod running;
 mod served;

@@ -16,6 +16,25 @@ use glebed::{Daemon, Settings};
 pub const BRICK: u64 = 2 << 20;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Returns a reserve, or prints why this machine has no memory for it.
+pub fn reserve(bricks: u64) -> Option<Reserve> {
+    let memory = Contig::options().bricks();
+    let options = Reserve::options().memory(memory).room(Bytes::new(bricks * BRICK));
+    match options.build(Bytes::new(bricks * BRICK)) {
+        Ok(reserve) => Some(reserve),
+        Err(ReserveError::Contig(
+            error @ (Error::PoolShort { .. }
+            | Error::TooLarge { .. }
+            | Error::NoSuchSize { .. }
+            | Error::CgroupLimit { .. }),
+        )) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 pub struct Running {
     pub daemon: Option<Daemon>,
     pub reserve: Reserve,
@@ -28,21 +47,7 @@ impl Running {
     /// Starts a daemon, or prints why this machine has no memory for it.
     pub fn new(bricks: u64, settings: Settings) -> Option<Self> {
         let (turn, scratch) = (Turn::alone(POOL), Scratch::new("glebed"));
-        let memory = Contig::options().bricks();
-        let options = Reserve::options().memory(memory).room(Bytes::new(bricks * BRICK));
-        let reserve = match options.build(Bytes::new(bricks * BRICK)) {
-            Ok(reserve) => reserve,
-            Err(ReserveError::Contig(
-                error @ (Error::PoolShort { .. }
-                | Error::TooLarge { .. }
-                | Error::NoSuchSize { .. }
-                | Error::CgroupLimit { .. }),
-            )) => {
-                println!("skipped: {error}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
+        let reserve = reserve(bricks)?;
         let path = scratch.path().join("leases");
         let settings = Settings { path: path.clone(), ..settings };
         let daemon = Some(Daemon::start(&reserve, settings).unwrap());
