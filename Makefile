@@ -26,7 +26,7 @@ SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock
 PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
 .PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python
-.PHONY: lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list package deny aarch64
+.PHONY: lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list units package deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
@@ -116,7 +116,7 @@ uninstall:
 man: build
 	$(GLEBE) man man >/dev/null
 
-lint: fmt clippy plain no-codecs msrv rustdoc shape unsafe-list package deny aarch64
+lint: fmt clippy plain no-codecs msrv rustdoc shape unsafe-list units package deny aarch64
 
 # Packs every published crate, in the order of their dependencies; with VERIFY= it also builds each
 # from its package alone, which takes minutes.
@@ -159,6 +159,9 @@ shape:
 
 unsafe-list:
 	scripts/unsafe_list.py
+
+units:
+	scripts/units.py
 
 # Leaves out advisories, which would need the network.
 deny:

@@ -2,6 +2,7 @@
 
 mod explain;
 mod map;
+mod record;
 mod release;
 mod reserve;
 mod status;

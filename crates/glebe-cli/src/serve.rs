@@ -1,6 +1,7 @@
 //! `glebe serve` serves idle contiguous memory to programs that need not link glebe.
 
 mod extended;
+mod surroundings;
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,6 +15,7 @@ use glebe::units::{Bytes, PageSize};
 use glebe_serve::server::{Server, Settings, PORT, TURN};
 use glebed::{Daemon, Quota, Settings as Leases};
 
+use self::surroundings::{allow_files, pulse};
 use crate::{size, usage, Outcome};
 
 /// Variable that enables the command `debugtime`, by which tests move the server's clock.
@@ -212,10 +214,14 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     if args.udp_port != 0 {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
-    if args.leases {
-        allow_files()?;
+    if let Some(leases) = &of_leases {
+        allow_files(args, leases)?;
     }
-    let server = Server::prepare(settings).map_err(|e| e.to_string())?;
+    let mut server = Server::prepare(settings).map_err(|e| e.to_string())?;
+    let socket = server.take_packets();
+    if socket.is_some() && !args.leases {
+        return usage("the service manager has a socket for leases, and --leases is missing");
+    }
     // Writes the process id before the server listens, so that a client that can connect finds the
     // file.
     if let Some(path) = &args.pidfile {
@@ -224,8 +230,13 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     }
     let done = server.listen().map_err(|e| e.to_string().into());
     let done = done.and_then(|server| {
-        let daemon = of_leases.map(|of| Daemon::start(server.store().reserve(), of)).transpose();
-        tell_and_run(server, daemon.map_err(|e| e.to_string())?.as_ref(), args, out)
+        let reserve = server.store().reserve();
+        let daemon = of_leases.map(|of| match socket {
+            Some(socket) => Daemon::start_with(socket, reserve, of),
+            None => Daemon::start(reserve, of),
+        });
+        let daemon = daemon.transpose().map_err(|e| e.to_string())?;
+        tell_and_run(server, daemon.as_ref(), args, out)
     });
     if let Some(path) = &args.pidfile {
         let _ = fs::remove_file(path);
@@ -263,14 +274,6 @@ fn tell_and_run(
     server.run_until(is_ending).map_err(|e| e.to_string().into())
 }
 
-/// Allows as many descriptors as this user may have: each huge page of the reserve has one.
-fn allow_files() -> Result<(), Box<dyn std::error::Error>> {
-    use rustix::process::{getrlimit, setrlimit, Resource};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    Ok(setrlimit(Resource::Nofile, limit)?)
-}
-
 /// Returns the most bytes to add for leases, in whole huge pages.
 fn more(args: &ServeArgs) -> Bytes {
     let page = PageSize::new(2 << 20).expect("a power of two");
@@ -282,7 +285,7 @@ fn lease_settings(args: &ServeArgs) -> Option<Leases> {
     let notice = Duration::from_millis(args.lease_notice);
     let (grow, idle) = (more(args), Duration::from_secs(args.lease_idle));
     let usual = Leases { zeroed: args.lease_zeroed, notice, quota, ..Leases::default() };
-    let usual = Leases { grow, idle, ..usual };
+    let usual = Leases { grow, idle, pulse: pulse(), ..usual };
     let path = args.lease_socket.clone().unwrap_or_else(|| usual.path.clone());
     args.leases.then_some(Leases { path, ..usual })
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+use glebe::internal::sys::files::socket::Peer;
 use glebe_lease::socket::Packets;
 use glebe_lease::wire::Name;
 
@@ -20,6 +21,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Conn {
     pub(crate) packets: Packets,
     pub(crate) uid: u32,
+    /// 0 for a process of another PID namespace.
     pub(crate) pid: u32,
     pub(crate) name: Name,
     /// Distinguishes connections with one key in the table.
@@ -33,11 +35,11 @@ pub(crate) struct Conn {
 
 impl Conn {
     pub(crate) fn new(packets: Packets, serial: u64) -> io::Result<Self> {
-        let peer = rustix::net::sockopt::socket_peercred(&packets)?;
+        let peer = Peer::of(&packets)?;
         Ok(Self {
             packets,
-            uid: peer.uid.as_raw(),
-            pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
+            uid: peer.uid,
+            pid: peer.pid,
             name: Name::default(),
             serial,
             has_greeted: false,

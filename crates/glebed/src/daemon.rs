@@ -1,20 +1,18 @@
 //! [`Daemon`] owns the socket and the threads.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use glebe::internal::sync::{MappedWord, Ordering};
 use glebe::internal::ClosedBlock;
 use glebe::reserve::Reserve;
-use glebe_lease::socket::{bound, Packets};
 use rustix::event::{eventfd, EventfdFlags};
-use rustix::fs::Gid;
 
 use crate::growth::{self, Growth};
 use crate::keeper::{self, Kept};
+use crate::listening::Listening;
 use crate::server::Server;
 use crate::settings::Settings;
 use crate::stats::Counts;
@@ -24,7 +22,7 @@ use crate::Failure;
 /// A running daemon. The drop ends it: the socket goes, and clients keep their leases.
 #[derive(Debug)]
 pub struct Daemon {
-    path: PathBuf,
+    listening: Arc<Listening>,
     kept: Arc<Kept>,
     wake: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
@@ -34,8 +32,31 @@ impl Daemon {
     /// Serves leases of a reserve that is made of bricks.
     ///
     /// # Errors
-    /// If the reserve has no bricks, or another daemon listens at the path.
+    /// If the reserve has no bricks, or another daemon serves at the path.
     pub fn start(reserve: &Reserve, settings: Settings) -> Result<Self, Failure> {
+        let listening = Listening::bind(&settings)?;
+        Self::start_at(listening, reserve, settings)
+    }
+
+    /// Serves leases as [`Daemon::start`] does, at a listening socket of a service manager. Leaves
+    /// its path alone.
+    ///
+    /// # Errors
+    /// If the reserve has no bricks, or the socket is no listening Unix socket of packets.
+    pub fn start_with(
+        socket: OwnedFd,
+        reserve: &Reserve,
+        settings: Settings,
+    ) -> Result<Self, Failure> {
+        Self::start_at(Listening::handed_over(socket)?, reserve, settings)
+    }
+
+    fn start_at(
+        listening: Listening,
+        reserve: &Reserve,
+        settings: Settings,
+    ) -> Result<Self, Failure> {
+        let listening = Arc::new(listening);
         let brick = ClosedBlock::brick(reserve)?.bytes(glebe::page_size());
         let (len, room) = (reserve.len().bytes(glebe::page_size()), reserve.room());
         if settings.grow > room.saturating_sub(len) {
@@ -45,7 +66,6 @@ impl Daemon {
             );
         }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let listener = open(&settings)?;
         let kept = Arc::new(Kept {
             stock: Mutex::new(Stock::default()),
             filling: Mutex::new(()),
@@ -58,14 +78,17 @@ impl Daemon {
             lost: MappedWord::new(0),
             growth: Growth::new(len, settings.grow, settings.idle),
         });
-        let path = settings.path.clone();
-        let mut daemon =
-            Self { path, kept: Arc::clone(&kept), wake: Arc::clone(&wake), threads: Vec::new() };
+        let mut daemon = Self {
+            listening: Arc::clone(&listening),
+            kept: Arc::clone(&kept),
+            wake: Arc::clone(&wake),
+            threads: Vec::new(),
+        };
         let (ended, blocks) = std::sync::mpsc::channel();
         let (more, asked) = std::sync::mpsc::channel();
         let threads = (ended, more);
         let mut server =
-            Server::new(reserve, settings, Arc::clone(&kept), threads, (listener, wake))?;
+            Server::new(reserve, settings, Arc::clone(&kept), threads, (listening, wake))?;
         let (growing, of_growth) = (reserve.clone(), Arc::clone(&kept));
         daemon.spawn("glebed-grower", move || growth::run(&growing, &of_growth, &asked))?;
         let reserve = reserve.clone();
@@ -87,7 +110,7 @@ impl Daemon {
     /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.listening.path()
     }
 }
 
@@ -99,53 +122,5 @@ impl Drop for Daemon {
             // The message of a panic was already printed.
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.path);
     }
-}
-
-fn open(settings: &Settings) -> Result<OwnedFd, Failure> {
-    let path = &settings.path;
-    let failed = |what: &str, why: &dyn std::fmt::Display| -> Failure {
-        format!("cannot serve leases at {}: {what}{why}", path.display()).into()
-    };
-    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir);
-        made.map_err(|e| failed("", &e))?;
-    }
-    if Packets::connect(path, None).is_ok() {
-        return Err(failed("another daemon does already", &""));
-    }
-    if path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket()) {
-        // No daemon listens there any more.
-        std::fs::remove_file(path).map_err(|e| failed("", &e))?;
-    }
-    let socket = bound(path).map_err(|e| failed("", &e))?;
-    let allow = || -> std::io::Result<()> {
-        let mode = std::fs::Permissions::from_mode(settings.mode);
-        std::fs::set_permissions(path, mode)?;
-        let group = settings.group.as_deref().and_then(group_of);
-        if let Some(group) = group {
-            match rustix::fs::chown(path, None, Some(Gid::from_raw(group))) {
-                // Only root and members may give a file to the group.
-                Err(rustix::io::Errno::PERM) => {}
-                other => other?,
-            }
-        }
-        rustix::net::listen(&socket, 128)?;
-        Ok(())
-    };
-    allow().map_err(|e| {
-        let _ = std::fs::remove_file(path);
-        failed("", &e)
-    })?;
-    Ok(socket)
-}
-
-/// Returns the number of a group of the machine.
-fn group_of(name: &str) -> Option<u32> {
-    let groups = std::fs::read_to_string("/etc/group").ok()?;
-    groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    })
 }

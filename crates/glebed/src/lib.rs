@@ -17,6 +17,7 @@ mod daemon;
 mod growth;
 mod keeper;
 mod leases;
+mod listening;
 mod quota;
 mod server;
 mod settings;

@@ -34,6 +34,7 @@ use crate::caches::Caches;
 use crate::conn::{Conn, Waiting};
 use crate::keeper::Kept;
 use crate::leases::{Held, Leases};
+use crate::listening::Listening;
 use crate::quota::Users;
 use crate::settings::Settings;
 use crate::stats::Counter;
@@ -77,7 +78,7 @@ pub(crate) struct Server {
     more: Sender<Bytes>,
     made: (Sender<Made>, Receiver<Made>),
     poll: OwnedFd,
-    listener: OwnedFd,
+    listener: Arc<Listening>,
     wake: Arc<OwnedFd>,
     conns: Slab<Conn>,
     leases: Leases,
@@ -93,6 +94,8 @@ pub(crate) struct Server {
     nodes: Vec<Node>,
     /// When to accept again, after a lack of descriptors.
     pause: Option<Instant>,
+    /// When to send the next sign of life.
+    pulse: Option<Instant>,
     out: Vec<u8>,
     answer_ns: Histogram,
 }
@@ -103,15 +106,16 @@ impl Server {
         settings: Settings,
         kept: Arc<Kept>,
         (ended, more): (Sender<Vec<ClosedBlock>>, Sender<Bytes>),
-        (listener, wake): (OwnedFd, Arc<OwnedFd>),
+        (listener, wake): (Arc<Listening>, Arc<OwnedFd>),
     ) -> Result<Self, crate::Failure> {
         let poll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(&poll, listener.as_fd(), EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&poll, wake.as_fd(), EventData::new_u64(WAKE), EventFlags::IN)?;
         let brick = ClosedBlock::brick(reserve)?.bytes(glebe::page_size());
         Ok(Self {
             reserve: reserve.clone(),
             users: Users::new(settings.quota),
+            pulse: settings.pulse.map(|_| Instant::now()),
             settings,
             kept,
             ended,
@@ -161,13 +165,25 @@ impl Server {
             self.look_at_caches();
             self.hand_over(events.is_empty());
             self.accept_after_pause()?;
+            self.show_life();
         }
         Ok(())
     }
 
+    /// The service manager restarts a process without signs of life.
+    fn show_life(&mut self) {
+        let now = Instant::now();
+        if let Some(every) = self.settings.pulse.filter(|_| self.pulse.is_some_and(|at| at <= now))
+        {
+            self.pulse = Some(now + every);
+            let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
+        }
+    }
+
     fn wait(&self) -> Option<Duration> {
         let look = (self.caches.filled_places() > 0).then_some(self.next_look);
-        let next = self.leases.next_end().into_iter().chain(self.pause).chain(look).min();
+        let deadlines = [self.leases.next_end(), self.pause, self.pulse, look];
+        let next = deadlines.into_iter().flatten().min();
         let next = next.map(|next| next.saturating_duration_since(Instant::now()));
         next.into_iter().chain(self.since.map(|_| QUIET)).min()
     }
@@ -214,13 +230,13 @@ fn call_of(message: &[u8]) -> u32 {
 impl Server {
     fn accept(&mut self) -> io::Result<()> {
         for _ in 0..TURN {
-            let packets = match Packets::accept(&self.listener) {
+            let packets = match Packets::accept(self.listener.as_fd()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(_) => {
                     self.count(Counter::NotAccepted);
                     self.pause = Some(Instant::now() + PAUSE);
-                    return Ok(epoll::delete(&self.poll, &self.listener)?);
+                    return Ok(epoll::delete(&self.poll, self.listener.as_fd())?);
                 }
                 Ok(packets) => packets,
             };
@@ -250,7 +266,7 @@ impl Server {
         if self.pause.is_some_and(|pause| pause <= Instant::now()) {
             self.pause = None;
             let data = EventData::new_u64(LISTENER);
-            epoll::add(&self.poll, &self.listener, data, EventFlags::IN)?;
+            epoll::add(&self.poll, self.listener.as_fd(), data, EventFlags::IN)?;
         }
         Ok(())
     }

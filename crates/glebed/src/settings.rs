@@ -3,7 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use glebe::units::Bytes;
+use glebe::units::{Bytes, PageSize};
+
+/// Page of the pool that `contig::Options::bricks` takes.
+const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
+/// Descriptors of new pages while pages of clients are taken back, and of all the rest.
+const OTHERS: u64 = 256;
 
 /// Limits for each user and connection; 0 sets no limit. Root has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +44,21 @@ pub struct Settings {
     pub grow: Bytes,
     /// Time after which memory is given back that was added and that nobody uses.
     pub idle: Duration,
+    /// Time between two signs of life (`WATCHDOG=1`) that the server thread sends to the service
+    /// manager.
+    pub pulse: Option<Duration>,
     /// Limits.
     pub quota: Quota,
+}
+
+impl Settings {
+    /// Returns the most descriptors that the daemon needs with a reserve of `memory` and the
+    /// connections of one user. Each page of the pool has one.
+    #[must_use]
+    pub fn descriptors(&self, memory: Bytes) -> u64 {
+        let bricks = memory.pages_up(PAGE).get();
+        bricks + self.quota.connections as u64 + OTHERS
+    }
 }
 
 /// Returns `$GLEBE_LEASES`, else the usual path of a daemon of this user.
@@ -78,6 +96,7 @@ impl Default for Settings {
             cache_idle: Duration::from_secs(600),
             grow: Bytes::ZERO,
             idle: Duration::from_secs(60),
+            pulse: None,
             quota: Quota::default(),
         }
     }

@@ -1,10 +1,12 @@
 //! `glebe contig release` returns free pages of the machine's pool to the system.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use glebe::contig::{shrink_pool, PoolChange};
-use glebe::units::{Bytes, Pages};
+use glebe::units::{Bytes, PageSize, Pages};
 
+use super::record::Recorded;
 use super::reserve::page_of;
 use crate::size::parse;
 use crate::Outcome;
@@ -13,14 +15,17 @@ use crate::Outcome;
 #[derive(clap::Args)]
 pub struct ReleaseArgs {
     /// Length, rounded up to whole pages, or `all`
-    #[arg(value_parser = amount)]
-    len: Amount,
+    #[arg(value_parser = amount, required_unless_present = "record")]
+    len: Option<Amount>,
     /// Size of a page, for example 2M or 1G; default: the machine's smallest huge page
     #[arg(long, value_parser = parse, value_name = "SIZE")]
     page: Option<Bytes>,
     /// Print the file that would be written, and write none
     #[arg(long)]
     dry_run: bool,
+    /// Release at most the pages that FILE counts, by default all; those in use stay counted
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    record: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy)]
@@ -41,9 +46,12 @@ fn amount(text: &str) -> Result<Amount, String> {
 pub fn run(args: &ReleaseArgs, out: &mut dyn Write) -> Outcome {
     let size = page_of(args.page)?;
     let wanted = match args.len {
-        Amount::All => None,
-        Amount::Len(len) => Some(len.pages_up(size).get()),
+        None | Some(Amount::All) => None,
+        Some(Amount::Len(len)) => Some(len.pages_up(size).get()),
     };
+    if let Some(path) = &args.record {
+        return recorded(Recorded::open(path, size)?, wanted, size, out);
+    }
     let change = shrink_pool(size, wanted.unwrap_or(u64::MAX), args.dry_run)?;
     let PoolChange { before, pages: given, write: (path, number), .. } = change;
     let (of, verb) = (size.bytes(), if args.dry_run { "would write" } else { "wrote" });
@@ -62,4 +70,20 @@ pub fn run(args: &ReleaseArgs, out: &mut dyn Write) -> Outcome {
         .into()),
         _ => Ok(()),
     }
+}
+
+fn recorded(
+    mut record: Recorded,
+    wanted: Option<u64>,
+    size: PageSize,
+    out: &mut dyn Write,
+) -> Outcome {
+    let before = record.pages;
+    let given = match wanted.unwrap_or(u64::MAX).min(before) {
+        0 => 0,
+        pages => shrink_pool(size, pages, false)?.pages,
+    };
+    record.set(before - given.min(before))?;
+    let (of, left) = (size.bytes(), record.pages);
+    Ok(writeln!(out, "{given} of {before} pages of {of} given back; {left} stay counted")?)
 }

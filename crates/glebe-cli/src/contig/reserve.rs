@@ -2,11 +2,13 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::path::PathBuf;
 
 use glebe::contig::{boot_parameter, grow_pool, PoolChange};
 use glebe::internal::sys::machine::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize};
 
+use super::record::Recorded;
 use super::status::block;
 use crate::size::parse;
 use crate::{usage, Outcome};
@@ -27,6 +29,9 @@ pub struct ReserveArgs {
     /// nothing
     #[arg(long, conflicts_with = "dry_run")]
     at_boot: bool,
+    /// Add the pages to a count in FILE, for `glebe contig release --record`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "at_boot"])]
+    record: Option<PathBuf>,
 }
 
 pub fn run(args: &ReserveArgs, out: &mut dyn Write) -> Outcome {
@@ -35,7 +40,11 @@ pub fn run(args: &ReserveArgs, out: &mut dyn Write) -> Outcome {
     if args.at_boot {
         return at_boot(size, pages, out);
     }
+    let record = args.record.as_ref().map(|path| Recorded::open(path, size)).transpose()?;
     let growth = grow_pool(size, pages, args.dry_run)?;
+    if let Some(mut record) = record {
+        record.set(record.pages + growth.pages + growth.absorbed)?;
+    }
     let PoolChange { before, pages: added, absorbed, write: (path, number) } = growth;
     let verb = if args.dry_run { "would write" } else { "wrote" };
     writeln!(out, "{verb} {number} to {}", path.display())?;

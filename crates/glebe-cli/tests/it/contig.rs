@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use glebe::contig::PoolLock;
+use glebe::contig::{Contig, PoolLock, Source};
 use glebe::error::OsError;
 use glebe::internal::sys::machine::hugetlb::{sizes, Pool};
 use glebe::internal::sys::machine::memory_block::{BlockState, MemoryBlocks};
@@ -15,6 +15,7 @@ use glebe::internal::sys::processes::process::effective_user;
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::slowed;
+use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
 use serde_json::Value;
 
@@ -175,6 +176,7 @@ fn what_is_reserved_is_there_for_everybody() {
         assert!(refusal(&run(&["reserve", "4M"])).contains("cannot be changed"));
         return;
     }
+    let _turn = Turn::alone(POOL);
     let pages = 2;
     let len = (pool.size().bytes().get() * pages).to_string();
     let output = run(&["reserve", &len]);
@@ -207,6 +209,54 @@ fn what_is_reserved_is_there_for_everybody() {
     }
     let too_much = run(&["reserve", "999999G"]);
     assert!(refusal(&too_much).contains("available"));
+}
+
+/// Releases the pages on record, also if the test fails.
+struct OnRecord<'a>(&'a str);
+
+impl Drop for OnRecord<'_> {
+    fn drop(&mut self) {
+        run(&["release", "--record", self.0]);
+    }
+}
+
+#[test]
+fn only_pages_on_record_go_and_those_in_use_stay_on_record() {
+    let Some(pool) = pool().filter(Pool::is_writable) else {
+        return println!("skipped: no pool that can be changed");
+    };
+    let _turn = Turn::alone(POOL);
+    let scratch = Scratch::new("contig-record");
+    let file = scratch.path().join("pages").to_string_lossy().into_owned();
+    let recorded = OnRecord(&file);
+    let release = || ok(&["release", "--record", &file]);
+    assert!(release().starts_with("0 of 0 pages"), "nothing was added");
+    let (page, before) = (pool.size().bytes(), pool.counts().unwrap());
+    if before.surplus > 0 {
+        return println!("skipped: a program uses surplus pages");
+    }
+    for _ in 0..2 {
+        let output = run(&["reserve", &(page.get() * 2).to_string(), "--record", &file]);
+        if !output.status.success() {
+            return println!("skipped: {}", refusal(&output));
+        }
+    }
+    let options = Contig::options().source(Source::Hugetlb(pool.size())).grow_pool(false);
+    let all = Bytes::new(page.get() * pool.counts().unwrap().available());
+    let held = options.build(all).unwrap();
+    assert!(release().starts_with("0 of "), "all are in use");
+    drop(held);
+    let few = ok(&["release", &page.get().to_string(), "--record", &file]);
+    assert!(few.starts_with("1 of "), "{few}");
+    let said = release();
+    assert!(said.ends_with("; 0 stay counted\n"), "{said}");
+    assert_eq!(pool.counts().unwrap().persistent(), before.persistent());
+    drop(recorded);
+    let other = ["release", "--record", &file, "--page", "1G"];
+    assert!(run(&other).status.success(), "an empty record is of any size");
+    fs::write(&file, "x y z").unwrap();
+    assert!(release().starts_with("0 of 0 pages"), "of another boot");
+    assert_eq!(run(&["release"]).status.code(), Some(2));
 }
 
 fn on_line() -> Option<Bytes> {

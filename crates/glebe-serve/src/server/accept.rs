@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::net::{AddressFamily, SocketType};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use socket2::{Domain, Socket, Type};
 
@@ -39,6 +40,7 @@ pub(super) struct Door {
     listeners: Vec<Listener>,
     signals: UnixStream,
     next_worker: usize,
+    packets: Option<OwnedFd>,
 }
 
 impl Door {
@@ -49,7 +51,7 @@ impl Door {
         allow_descriptors(settings)?;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
-        let listeners = handed_over()?;
+        let (listeners, packets) = handed_over()?;
         let (mut bound, mut unix) = (Vec::new(), None);
         if listeners.is_empty() {
             for address in &settings.listen {
@@ -73,7 +75,12 @@ impl Door {
         }
         // SIGHUP has no effect: the server has no settings to reload.
         signal_hook::flag::register(SIGHUP, Arc::default())?;
-        Ok((Self { poll, bound, unix, listeners, signals, next_worker: 0 }, waker))
+        Ok((Self { poll, bound, unix, listeners, signals, next_worker: 0, packets }, waker))
+    }
+
+    /// Takes the service manager's Unix socket of packets, which this server does not serve.
+    pub(super) fn take_packets(&mut self) -> Option<OwnedFd> {
+        self.packets.take()
     }
 
     pub(super) fn listen(&mut self, backlog: i32) -> Result<(), Failure> {
@@ -267,13 +274,23 @@ impl Listener {
     }
 }
 
-fn handed_over() -> Result<Vec<Listener>, Failure> {
+/// Returns a service manager's sockets of streams, and its socket of packets.
+fn handed_over() -> Result<(Vec<Listener>, Option<OwnedFd>), Failure> {
     let mut handed = listenfd::ListenFd::from_env();
-    let mut listeners = Vec::new();
+    let (mut listeners, mut packets) = (Vec::new(), None);
+    let (family, kind) = (AddressFamily::UNIX.as_raw().into(), SocketType::SEQPACKET.as_raw());
     for nth in 0..handed.len() {
         if let Ok(Some(tcp)) = handed.take_tcp_listener(nth) {
             tcp.set_nonblocking(true)?;
             listeners.push(Listener::Tcp(TcpListener::from_std(tcp)));
+        } else if let Ok(Some(socket)) =
+            handed.take_custom::<OwnedFd>(nth, family, kind as i32, "Unix socket of packets")
+        {
+            if packets.replace(socket).is_some() {
+                return Err(
+                    "the service manager has two Unix sockets of packets; one serves".into()
+                );
+            }
         } else if let Some(unix) = handed.take_unix_listener(nth).map_err(|e| {
             format!("socket {nth} of the service manager is neither TCP nor a Unix stream: {e}")
         })? {
@@ -281,7 +298,7 @@ fn handed_over() -> Result<Vec<Listener>, Failure> {
             listeners.push(Listener::Unix(UnixListener::from_std(unix), None));
         }
     }
-    Ok(listeners)
+    Ok((listeners, packets))
 }
 
 fn tcp(address: SocketAddr) -> io::Result<Socket> {

@@ -22,6 +22,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -249,6 +250,13 @@ impl Server {
     #[must_use]
     pub fn control(&self) -> Option<&Path> {
         self.control.as_deref()
+    }
+
+    /// Takes a Unix socket of packets that a service manager handed over. The server leaves it to
+    /// its caller.
+    #[must_use]
+    pub fn take_packets(&mut self) -> Option<OwnedFd> {
+        self.door.take_packets()
     }
 
     /// Returns the addresses that the server listens at.

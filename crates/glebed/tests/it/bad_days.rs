@@ -217,3 +217,44 @@ fn who_leaves_before_a_long_lease_is_there_keeps_nothing() {
     let lease = promise.take().unwrap();
     assert_eq!(lease.len(), Bytes::new(16 * BRICK));
 }
+
+#[test]
+fn one_of_several_daemons_that_start_at_once_serves() {
+    let Some(mut running) = Running::new(4, settings(1)) else { return };
+    running.daemon = None;
+    let settings = Settings { path: running.path.clone(), ..settings(1) };
+    for _ in 0..10 {
+        let together = std::sync::Barrier::new(3);
+        let start = || {
+            together.wait();
+            let started = Daemon::start(&running.reserve, settings.clone());
+            // Nobody ends before all have tried.
+            together.wait();
+            started.map(drop).map_err(|error| error.to_string())
+        };
+        let all = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..3).map(|_| scope.spawn(start)).collect();
+            all.into_iter().map(|it| it.join().unwrap()).collect::<Vec<_>>()
+        });
+        let refused: Vec<&String> = all.iter().filter_map(|it| it.as_ref().err()).collect();
+        assert_eq!(refused.len(), 2, "{all:?}");
+        assert!(refused.iter().all(|it| it.contains("another daemon")), "{all:?}");
+        assert!(!running.path.exists());
+    }
+}
+
+#[test]
+fn a_socket_of_another_program_at_the_path_stays() {
+    let Some(mut running) = Running::new(2, settings(0)) else { return };
+    std::fs::remove_file(&running.path).unwrap();
+    let other = glebe_lease::socket::bound(&running.path).unwrap();
+    running.daemon = None;
+    assert!(running.path.exists());
+    rustix::net::listen(&other, 1).unwrap();
+    let settings = Settings { path: running.path.clone(), ..settings(0) };
+    let refused = Daemon::start(&running.reserve, settings.clone()).unwrap_err();
+    assert!(refused.to_string().contains("another program"), "{refused}");
+    drop(other);
+    running.daemon = Some(Daemon::start(&running.reserve, settings).unwrap());
+    running.client();
+}

@@ -10,6 +10,7 @@ use glebe_lease::{Client, LeaseError};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::is_long;
 
+use super::marked;
 use super::running::{settings, wish, Running, BRICK};
 
 const PATH: &str = "GLEBE_TEST_LEASES";
@@ -31,23 +32,7 @@ fn client() {
             Err(LeaseError::Refused { .. }) => continue,
             Err(error) => panic!("{error}"),
         };
-        let page = |nth: u64| Bytes::new(nth * (512 << 10));
-        let pages = lease.len().get() / (512 << 10);
-        let check = |wanted: [u8; 4]| {
-            for nth in 0..pages {
-                let mut seen = [0; 4];
-                match lease.read(page(nth), &mut seen) {
-                    Ok(()) if seen != wanted => println!("wrong {seen:?} for {wanted:?}"),
-                    Ok(()) | Err(LeaseError::Revoked) => {}
-                    Err(error) => panic!("{error}"),
-                }
-            }
-        };
-        check([0; 4]);
-        for nth in 0..pages {
-            let _ = lease.write(page(nth), &mark);
-        }
-        check(mark);
+        marked::mark(&lease, mark);
     }
 }
 

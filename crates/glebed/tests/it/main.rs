@@ -2,7 +2,11 @@
 
 mod bad_days;
 mod caches;
+mod daemon_kills;
 mod growth;
 mod kills;
 mod leases;
+mod marked;
+mod outside;
 mod running;
+mod served;

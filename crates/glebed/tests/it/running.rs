@@ -14,6 +14,26 @@ use glebe_testing::Scratch;
 use glebed::{Daemon, Settings};
 
 pub const BRICK: u64 = 2 << 20;
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Returns a reserve, or prints why this machine has no memory for it.
+pub fn reserve(bricks: u64, room: u64) -> Option<Reserve> {
+    let memory = Contig::options().bricks();
+    let options = Reserve::options().memory(memory).room(Bytes::new(room * BRICK));
+    match options.build(Bytes::new(bricks * BRICK)) {
+        Ok(reserve) => Some(reserve),
+        Err(ReserveError::Contig(
+            error @ (Error::PoolShort { .. }
+            | Error::TooLarge { .. }
+            | Error::NoSuchSize { .. }
+            | Error::CgroupLimit { .. }),
+        )) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
 
 pub struct Running {
     pub daemon: Option<Daemon>,
@@ -31,21 +51,7 @@ impl Running {
 
     pub fn with_room(bricks: u64, room: u64, settings: Settings) -> Option<Self> {
         let (turn, scratch) = (Turn::alone(POOL), Scratch::new("glebed"));
-        let memory = Contig::options().bricks();
-        let options = Reserve::options().memory(memory).room(Bytes::new(room * BRICK));
-        let reserve = match options.build(Bytes::new(bricks * BRICK)) {
-            Ok(reserve) => reserve,
-            Err(ReserveError::Contig(
-                error @ (Error::PoolShort { .. }
-                | Error::TooLarge { .. }
-                | Error::NoSuchSize { .. }
-                | Error::CgroupLimit { .. }),
-            )) => {
-                println!("skipped: {error}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
+        let reserve = reserve(bricks, room)?;
         let path = scratch.path().join("leases");
         let settings = Settings { path: path.clone(), ..settings };
         let daemon = Some(Daemon::start(&reserve, settings).unwrap());
@@ -66,7 +72,7 @@ impl Running {
                 stats.contains(&line)
             })
         };
-        wait_until("all memory is back", Duration::from_secs(10), is_back);
+        wait_until("all memory is back", PATIENCE, is_back);
     }
 }
 

@@ -1,7 +1,10 @@
 //! Tests `glebe serve --leases`, `glebe lease` and `glebe leases`.
 
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use glebe::internal::sys::processes::process::effective_user;
@@ -9,7 +12,7 @@ use glebe_testing::time::wait_until;
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::{tools, Scratch};
 
-use super::{glebe, output, Serving};
+use super::{dialogue, glebe, output, patience, Serving};
 
 fn text(command: &mut Command) -> (bool, String, String) {
     let output = command.output().expect("the program starts");
@@ -107,4 +110,79 @@ fn options_are_checked_without_a_server() {
     assert!(right.status.success(), "{right:?}");
     let wrong = output(&["serve", "--check", "--leases", "--lease-zeroed", "much"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+#[test]
+fn a_lack_of_descriptors_is_said_before_the_start() {
+    let program = env!("CARGO_BIN_EXE_glebe");
+    let script = format!("ulimit -n 900; exec {program} serve --leases -m 1024 -c 64 -t 1");
+    let (success, _, wrong) = text(Command::new("sh").args(["-c", &script]));
+    assert!(!success && wrong.contains("need 1092 descriptors; the limit is 900"), "{wrong}");
+}
+
+/// Passes both sockets to `glebe serve`, as a service manager does.
+fn handing_over(stream: OwnedFd, packets: OwnedFd, options: &str) -> Command {
+    let mut command = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_glebe");
+    let exec = format!("exec {program} serve --no-stats {options} 3<&0 4<&2 </dev/null 2>&1");
+    let vars = "LISTEN_FDS=2 LISTEN_PID=$$ WATCHDOG_USEC=100000 WATCHDOG_PID=$$";
+    command.args(["-c", &format!("export {vars}; {exec}")]);
+    command.stdin(Stdio::from(stream)).stderr(Stdio::from(packets));
+    command
+}
+
+/// Returns a socket for leases and its path.
+fn listening(scratch: &Scratch) -> (OwnedFd, String) {
+    let path = scratch.path().join("leases");
+    let socket = glebe_lease::socket::bound(&path).expect("a socket");
+    rustix::net::listen(&socket, 8).expect("it listens");
+    (socket, path.to_string_lossy().into_owned())
+}
+
+#[test]
+fn sockets_of_a_service_manager_are_served_and_left_and_it_is_told() {
+    let _turn = Turn::alone(POOL);
+    let scratch = Scratch::new("manager");
+    let (packets, path) = listening(&scratch);
+    let notify = scratch.path().join("notify");
+    let told = UnixDatagram::bind(&notify).expect("a socket");
+    told.set_read_timeout(Some(patience())).expect("a timeout");
+    let tcp = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let options = "-p 1 --leases -m 64 --lease-zeroed 4M";
+    let mut command = handing_over(tcp.into(), packets, options);
+    let mut server = Serving::start(command.env("NOTIFY_SOCKET", &notify), 3);
+    if !server.said[2].contains("leases at") {
+        return println!("skipped: this user has no pages of the 2 MiB pool: {:?}", server.said);
+    }
+    assert_eq!(server.said[2], format!("leases at {path}"));
+    let mut said = String::new();
+    let mut hears = |wanted: &str| {
+        said.clear();
+        while !said.contains(wanted) {
+            let mut text = [0; 64];
+            let len = told.recv(&mut text).expect("it is told");
+            said.push_str(&String::from_utf8_lossy(&text[..len]));
+        }
+        said.clone()
+    };
+    let before = hears("READY=1\n");
+    assert!(!before.contains("STOPPING"), "{before}");
+    hears("WATCHDOG=1\nWATCHDOG=1\n");
+    dialogue(&mut server.connect(), "mn\n", "MN\n");
+    let (success, said, wrong) =
+        text(glebe().args(["lease", "--socket", &path, "2M", "--", "pwd"]));
+    assert!(success, "{said}{wrong}");
+    server.signal("TERM");
+    hears("STOPPING=1\n");
+    server.ends_well();
+    assert!(std::path::Path::new(&path).exists(), "it is the service manager's");
+}
+
+#[test]
+fn a_socket_for_leases_needs_the_option() {
+    let scratch = Scratch::new("no-leases");
+    let (packets, _) = listening(&scratch);
+    let tcp = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let (success, said, _) = text(handing_over(tcp.into(), packets, "").stdout(Stdio::piped()));
+    assert!(!success && said.contains("--leases is missing"), "{said}");
 }

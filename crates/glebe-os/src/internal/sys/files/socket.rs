@@ -1,15 +1,16 @@
-//! [`Listener`] accepts connections only of its own user; [`send_all`] raises no `SIGPIPE`.
-//! Source: send(2), unix(7).
+//! [`Listener`] accepts connections only of its own user; [`send_all`] raises no `SIGPIPE`;
+//! [`Peer`] is the process at the other end. Source: send(2), unix(7).
 #![allow(unsafe_code)]
 
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use super::file;
 use crate::error::OsError;
+use crate::internal::sys::call::answer;
 use crate::internal::sys::fault::point;
 
 const SOCKET_MODE: u32 = 0o600;
@@ -92,6 +93,29 @@ pub fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// The process that connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// 0 for a process that this PID namespace does not show.
+    pub pid: u32,
+    pub uid: u32,
+}
+
+impl Peer {
+    /// Returns the process at the other end of a Unix socket.
+    pub fn of(socket: impl AsFd) -> io::Result<Self> {
+        let fd = socket.as_fd().as_raw_fd();
+        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of_val(&found) as libc::socklen_t;
+        let (at, length) = (&raw mut found, &raw mut len);
+        answer("getsockopt", || {
+            // SAFETY: both pointers are of locals, and `len` is the size of the first.
+            unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at.cast(), length) }
+        })?;
+        Ok(Self { pid: found.pid.max(0).unsigned_abs(), uid: found.uid })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +133,15 @@ mod tests {
             })
         };
         assert!(error, "it was sent, or a signal ended the child");
+    }
+
+    #[test]
+    fn a_peer_is_a_process_and_its_user() {
+        let (own, _other) = UnixStream::pair().unwrap();
+        let uid = crate::internal::sys::processes::process::effective_user();
+        assert_eq!(Peer::of(&own).unwrap(), Peer { pid: std::process::id(), uid });
+        let no_socket = std::fs::File::open("/dev/null").unwrap();
+        assert!(Peer::of(&no_socket).is_err());
     }
 
     #[test]

@@ -1,0 +1,36 @@
+//! Adapts the server to its limit of descriptors and to a service manager's watchdog.
+
+use std::error::Error;
+use std::time::Duration;
+
+use glebe::units::Bytes;
+use glebed::Settings as Leases;
+use rustix::process::{getrlimit, setrlimit, Resource};
+
+use super::ServeArgs;
+
+/// Allows as many descriptors as this user may have, and checks that they suffice.
+pub fn allow_files(args: &ServeArgs, leases: &Leases) -> Result<(), Box<dyn Error>> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit)?;
+    let memory = Bytes::mib(args.memory_limit);
+    let needed = leases.descriptors(memory) + args.conn_limit as u64 + args.threads as u64 * 4;
+    match limit.maximum.filter(|limit| *limit < needed) {
+        None => Ok(()),
+        Some(limit) => Err(format!(
+            "leases of {memory}, a descriptor for each huge page, and {} connections to the cache \
+             need {needed} descriptors; the limit is {limit}: raise it (`ulimit -Hn`, LimitNOFILE= \
+             of a service), or lower -m or -c",
+            args.conn_limit
+        )
+        .into()),
+    }
+}
+
+/// Returns half of the time after which the service manager takes this process for dead.
+pub fn pulse() -> Option<Duration> {
+    let mut micros = 0;
+    let is_watched = sd_notify::watchdog_enabled(false, &mut micros) && micros > 0;
+    is_watched.then(|| Duration::from_micros(micros / 2))
+}
