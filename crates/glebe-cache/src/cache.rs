@@ -117,7 +117,7 @@ impl SharedCache {
         (self.size().as_usize() / 8).max(place / 4).min(u32::MAX as usize)
     }
 
-    /// Copies the value of `key` into `value`. Returns false, and empties `value`, if there is none.
+    /// Copies the value of `key` into `value`. Without one returns false, and empties `value`.
     #[must_use]
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> bool {
         value.clear();

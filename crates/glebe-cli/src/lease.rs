@@ -153,6 +153,7 @@ fn as_json(row: &Row) -> serde_json::Value {
     let Row { lease, bytes, uid, pid, flags, is_cache, name } = row;
     json!({
         "lease": lease, "bytes": bytes, "uid": uid, "pid": pid, "name": name.as_str(),
-        "cache": is_cache, "contiguous": flags.contiguous, "one_file": flags.one_file, "revocable": flags.revocable,
+        "contiguous": flags.contiguous, "one_file": flags.one_file, "revocable": flags.revocable,
+        "cache": is_cache,
     })
 }

@@ -37,8 +37,7 @@ pub(crate) fn encode(key: &Bound<'_, PyAny>) -> Result<Box<[u8]>> {
     Ok(out.into_boxed_slice())
 }
 
-/// Calls `work` with the encoded key, and with empty bytes for a key that no cache can have. A short
-/// text or bytes need no memory.
+/// Calls `work` with what [`wanted`] returns. A short text or bytes need no memory.
 pub(crate) fn with_wanted<R>(
     key: &Bound<'_, PyAny>,
     work: impl FnOnce(&[u8]) -> Result<R>,

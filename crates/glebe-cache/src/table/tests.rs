@@ -1,3 +1,5 @@
+//! Tests a place alone: a model, damage, threads.
+
 use super::*;
 use std::collections::HashMap;
 
