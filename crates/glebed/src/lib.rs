@@ -5,13 +5,12 @@
 //! ends, the daemon cuts the bricks, so that no holder can reach them, and fills new ones.
 //!
 //! Three threads: the *server* answers requests, and cuts revoked bricks at once; the *keeper*
-//! fills new bricks and keeps some zeroed ahead (the *stock*); the *grower* replaces pages that left
-//! the reserve, adds memory when leases need more, and gives it back. A further thread zeroes a long
-//! lease that the stock cannot serve. So a request waits at most while a few pages are zeroed,
-//! besides its own.
+//! fills new bricks and keeps some zeroed ahead (the *stock*); the *grower* replaces pages that
+//! left the reserve, adds memory when leases need more, and gives it back. A further thread zeroes
+//! a long lease that the stock cannot serve. So a request waits at most while a few pages are
+//! zeroed, besides its own.
 //!
-//! Memory that leases leave idle serves named caches of users, place by place, until a lease needs
-//! it.
+//! Memory that leases leave idle serves named caches of users, until a lease needs it.
 //!
 //! The crate has no unsafe code. Source: the kernel's memfd seals; udmabuf; vhost-user.
 
