@@ -78,9 +78,10 @@ enum Command {
     Bank(bank::BankArgs),
     /// Show a reserve at work, compared with the kernel
     Demo(demo::DemoArgs),
-    /// Show the statistics of reserves in running programs
+    /// Show the statistics of reserves in running programs, and of leases
     ///
     /// A program serves the statistics of a reserve by calling `serve_stats()`, as the demo does.
+    /// Without --pid and --dir, the daemon that lends memory is asked, too.
     /// This command looks for the sockets in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and
     /// `/run/user/UID/glebe`. Root can read all, other users their own.
     Stats(stats::StatsArgs),

@@ -1,8 +1,10 @@
-//! `glebe stats` prints the statistics of reserves in running processes as text, JSON or
-//! OpenMetrics.
+//! `glebe stats` prints the statistics of reserves in running processes, and of leases, as text,
+//! JSON or OpenMetrics.
 //!
 //! Sockets that the caller may not read are reported only if no process answers. The processes
 //! format the numbers; this command merges their texts.
+
+mod lent;
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,6 +19,7 @@ use glebe::units::Pages;
 use serde_json::{json, Value};
 
 use crate::Outcome;
+use lent::Lent;
 
 /// Options of `glebe stats`.
 #[derive(clap::Args)]
@@ -90,13 +93,15 @@ fn once(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     for dir in &dirs {
         found.look_in(dir, args.pid, form);
     }
-    if found.answers.is_empty() {
+    let is_whole = args.pid.is_none() && args.dir.is_none();
+    let lent = if is_whole { lent::Lent::read() } else { None };
+    if found.answers.is_empty() && lent.is_none() {
         return Err(found.nothing(args.pid, &dirs).into());
     }
     match form {
-        Form::Json => write_json(&found.answers, out)?,
-        Form::OpenMetrics => write_openmetrics(&found.answers, out)?,
-        Form::Text => write_text(&found.answers, args.all, out)?,
+        Form::Json => write_json(&found.answers, lent.as_ref(), out)?,
+        Form::OpenMetrics => write_openmetrics(&found.answers, lent.as_ref(), out)?,
+        Form::Text => write_text(&found.answers, args.all, lent.as_ref(), out)?,
     }
     match found.wrong.is_empty() {
         true => Ok(()),
@@ -154,7 +159,12 @@ fn command(served: &Served) -> String {
     name.trim_end().replace(|c: char| c.is_control(), "?")
 }
 
-fn write_text(answers: &[(Served, String)], all: bool, out: &mut dyn Write) -> io::Result<()> {
+fn write_text(
+    answers: &[(Served, String)],
+    all: bool,
+    lent: Option<&Lent>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     for (i, (served, text)) in answers.iter().enumerate() {
         let gap = if i == 0 { "" } else { "\n" };
         writeln!(out, "{gap}{served}: {}", command(served))?;
@@ -166,7 +176,11 @@ fn write_text(answers: &[(Served, String)], all: bool, out: &mut dyn Write) -> i
             writeln!(out, "{line}")?;
         }
     }
-    Ok(())
+    let Some(lent) = lent else { return Ok(()) };
+    if !answers.is_empty() {
+        writeln!(out)?;
+    }
+    lent.write_text(all, out)
 }
 
 /// Returns how full a reserve is and how fast it gave blocks; `None` if a number is missing, as in
@@ -189,7 +203,7 @@ fn is_zero(line: &str) -> bool {
     line.split_whitespace().nth(1) == Some("0")
 }
 
-fn write_json(answers: &[(Served, String)], out: &mut dyn Write) -> Outcome {
+fn write_json(answers: &[(Served, String)], lent: Option<&Lent>, out: &mut dyn Write) -> Outcome {
     let mut all = Vec::new();
     for (served, text) in answers {
         let statistics: Value =
@@ -201,12 +215,17 @@ fn write_json(answers: &[(Served, String)], out: &mut dyn Write) -> Outcome {
             "statistics": statistics,
         }));
     }
+    all.extend(lent.map(Lent::json));
     serde_json::to_writer_pretty(&mut *out, &all).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }
 
 /// Merges the answers: each family appears once, with the samples of every answer.
-fn write_openmetrics(answers: &[(Served, String)], out: &mut dyn Write) -> Outcome {
+fn write_openmetrics(
+    answers: &[(Served, String)],
+    lent: Option<&Lent>,
+    out: &mut dyn Write,
+) -> Outcome {
     let mut families: Vec<(String, String)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for (served, text) in answers {
@@ -237,6 +256,7 @@ fn write_openmetrics(answers: &[(Served, String)], out: &mut dyn Write) -> Outco
     for (metadata, samples) in families {
         write!(out, "{metadata}{samples}")?;
     }
+    write!(out, "{}", lent.map_or("", Lent::openmetrics))?;
     Ok(writeln!(out, "# EOF")?)
 }
 

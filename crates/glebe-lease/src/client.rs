@@ -76,8 +76,16 @@ impl Client {
         Self::connect_with(path, name, None)
     }
 
-    /// Each call waits at most for `patience`.
-    pub(crate) fn connect_with(
+    /// Connects as [`Client::connect_to`] does. Each call then waits at most for `patience`, and
+    /// fails if the daemon does not answer.
+    ///
+    /// # Errors
+    /// See [`Client::connect_to`]; `WouldBlock` of the connection.
+    pub fn connect_within(path: &Path, name: &str, patience: Duration) -> Result<Self, LeaseError> {
+        Self::connect_with(path, name, Some(patience))
+    }
+
+    fn connect_with(
         path: &Path,
         name: &str,
         patience: Option<Duration>,

@@ -236,7 +236,7 @@ fn now() -> u64 {
 }
 
 fn connected(path: &Path, name: &str) -> Result<Client, LeaseError> {
-    Client::connect_with(path, name, Some(PATIENCE))
+    Client::connect_within(path, name, PATIENCE)
 }
 
 /// Maps a control file, whose length nobody can shorten.

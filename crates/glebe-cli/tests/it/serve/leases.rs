@@ -55,6 +55,21 @@ fn a_program_has_leased_memory_until_it_ends() {
     assert_eq!(said, "[]\n");
     let (_, said, _) = text(glebe().args(["leases", "--socket", &socket, "--openmetrics"]));
     assert!(said.contains("glebe_lease_leased_total 1\n"), "{said}");
+    let stats = |form: &str| {
+        let args = ["stats", form].into_iter().filter(|word| !word.is_empty());
+        let (success, said, wrong) = text(glebe().args(args).env("GLEBE_LEASES", &socket));
+        assert!(success, "{said}{wrong}");
+        said
+    };
+    let said = stats("");
+    let leased = said.lines().find(|line| line.starts_with("leased_total "));
+    assert!(said.contains(&format!("leases at {socket}\n")), "{said}");
+    assert_eq!(leased.and_then(|line| line.split_whitespace().nth(1)), Some("1"), "{said}");
+    let said = stats("--openmetrics");
+    assert!(said.contains("glebe_lease_leased_total 1\n") && said.ends_with("# EOF\n"), "{said}");
+    let said: serde_json::Value = serde_json::from_str(&stats("--json")).unwrap();
+    let last = said.as_array().unwrap().last().unwrap();
+    assert_eq!(last["statistics"]["leased_total"], 1, "{said}");
     let much = ["lease", "--socket", &socket, "1T", "--", "true"];
     let (success, _, wrong) = text(glebe().args(much));
     assert!(!success && wrong.contains("1 TiB asked for"), "{wrong}");
