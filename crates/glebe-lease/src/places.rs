@@ -8,6 +8,7 @@
 //! place. A child forked meanwhile keeps the places that it has.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -29,12 +30,14 @@ const SEED: usize = WORD;
 const GENERATIONS: usize = 2 * WORD;
 /// Most bytes of a cache's addresses.
 const LEN_MAX: u64 = 1 << 40;
-/// Time without requests after the daemon had no memory, or did not answer.
+/// Time without requests after the daemon had no memory.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Milliseconds between two looks if the daemon lives.
 const LOOK: u64 = 20;
-/// Longest wait for a daemon that does not answer.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// Longest wait for a daemon that does not answer, and the rest after it.
+const PATIENCE: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_secs(2);
+const EINVAL: i32 = Errno::INVAL.raw_os_error();
 
 /// A cache's memory. The daemon may take any place at any time.
 #[derive(Debug)]
@@ -170,7 +173,7 @@ impl Places {
         if link.pause.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        let number = link.number;
+        let (number, begin) = (link.number, Instant::now());
         let answer = self.client(&mut link).map(|client| client.place(number, index as u64));
         let laid = match answer {
             Some(Ok((generation, file))) => {
@@ -178,19 +181,20 @@ impl Places {
                 self.memory.lay(offset, &file, self.place).map(|()| generation).ok()
             }
             // The daemon has no memory to spare.
-            Some(Err(LeaseError::Refused { errno, .. }))
-                if errno != Errno::INVAL.raw_os_error() =>
-            {
+            Some(Err(LeaseError::Refused { errno, .. })) if errno != EINVAL => None,
+            // The daemon does not answer in time. Its answer may come later, and nobody reads it.
+            Some(Err(LeaseError::Connection(error))) if error.kind() == ErrorKind::WouldBlock => {
                 None
             }
-            // The cache was ended, or the daemon does not answer.
+            // The cache or the daemon has ended.
             Some(Err(_)) => {
                 self.forget(&mut link);
                 None
             }
             None => None,
         };
-        link.pause = laid.is_none().then(|| Instant::now() + PAUSE);
+        let pause = if begin.elapsed() < PATIENCE { PAUSE } else { REST };
+        link.pause = laid.is_none().then(|| Instant::now() + pause);
         self.mapped[index].store(laid?, Ordering::Release);
         Some(self.part(index))
     }

@@ -21,7 +21,7 @@ fn text(command: &mut Command) -> (bool, String, String) {
 }
 
 /// Starts a server, or prints that this user has no huge pages. Returns it with its socket.
-fn lending(scratch: &Scratch, mib: &str) -> Option<(Serving, String)> {
+pub fn lending(scratch: &Scratch, mib: &str) -> Option<(Serving, String)> {
     let at = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
     let (socket, cache) = (at("leases"), at("cache"));
     let args = ["serve", "--no-stats", "--leases", "-m", mib, "-s", &cache];

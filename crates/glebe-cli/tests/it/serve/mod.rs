@@ -5,6 +5,7 @@ mod crowd;
 mod leases;
 mod recall;
 mod service;
+mod stopped;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
