@@ -3,6 +3,7 @@
 //! It waits for sockets and for deadlines of recalled leases. Memory that is not zeroed ahead is
 //! zeroed before the answer, while others wait. A one-file lease has a thread that makes its file.
 
+mod adopt;
 mod lend;
 mod requests;
 
@@ -33,6 +34,7 @@ use crate::listening::Listening;
 use crate::quota::Users;
 use crate::settings::Settings;
 use crate::stats::Counter;
+use crate::store::Store;
 
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
@@ -77,6 +79,7 @@ pub(crate) struct Server {
     conns: Slab<Conn>,
     leases: Leases,
     users: Users,
+    store: Store,
     brick: Bytes,
     serial: u64,
     /// Memory for the keeper, and since when it waits.
@@ -116,6 +119,7 @@ impl Server {
             wake,
             conns: Slab::new(),
             leases: Leases::default(),
+            store: Store::default(),
             brick,
             serial: 0,
             returned: Vec::new(),
@@ -315,11 +319,13 @@ impl Server {
             self.end(lease);
         }
         self.users.disconnect(conn.uid);
+        self.forget_conn(conn.serial, &conn.packets);
     }
 
     /// Queues a message without files.
     fn send(&mut self, key: usize, message: Message<Answer>) -> io::Result<()> {
-        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        let conn = self.conns.get_mut(key).filter(|conn| !conn.is_adopted);
+        let Some(conn) = conn else { return Ok(()) };
         message.encode(&mut self.out);
         if conn.waiting.is_empty() {
             match conn.packets.send(&self.out, &[]) {
