@@ -15,7 +15,7 @@ use glebe::units::{Bytes, PageSize};
 use glebe_serve::server::{Server, Settings, PORT, TURN};
 use glebed::{Daemon, Quota, Settings as Leases};
 
-use self::surroundings::{allow_files, pulse};
+use self::surroundings::{allow_files, pulse, stored};
 use crate::{size, usage, Outcome};
 
 /// Variable that enables the command `debugtime`, by which tests move the server's clock.
@@ -218,8 +218,8 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
         allow_files(args, leases)?;
     }
     let mut server = Server::prepare(settings).map_err(|e| e.to_string())?;
-    let socket = server.take_packets();
-    if socket.is_some() && !args.leases {
+    let others = server.take_others();
+    if !others.is_empty() && !args.leases {
         return usage("the service manager has a socket for leases, and --leases is missing");
     }
     // Writes the process id before the server listens, so that a client that can connect finds the
@@ -231,10 +231,7 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let done = server.listen().map_err(|e| e.to_string().into());
     let done = done.and_then(|server| {
         let reserve = server.store().reserve();
-        let daemon = of_leases.map(|of| match socket {
-            Some(socket) => Daemon::start_with(socket, reserve, of),
-            None => Daemon::start(reserve, of),
-        });
+        let daemon = of_leases.map(|of| Daemon::start_with(others, reserve, of));
         let daemon = daemon.transpose().map_err(|e| e.to_string())?;
         tell_and_run(server, daemon.as_ref(), args, out)
     });
@@ -284,8 +281,9 @@ fn lease_settings(args: &ServeArgs) -> Option<Leases> {
     let quota = Quota { user: args.lease_limit.unwrap_or_default(), ..Quota::default() };
     let notice = Duration::from_millis(args.lease_notice);
     let (grow, idle) = (more(args), Duration::from_secs(args.lease_idle));
+    let (pulse, stored) = (pulse(), stored());
     let usual = Leases { zeroed: args.lease_zeroed, notice, quota, ..Leases::default() };
-    let usual = Leases { grow, idle, pulse: pulse(), ..usual };
+    let usual = Leases { grow, idle, pulse, stored, ..usual };
     let path = args.lease_socket.clone().unwrap_or_else(|| usual.path.clone());
     args.leases.then_some(Leases { path, ..usual })
 }

@@ -72,6 +72,8 @@
 //!   (EPROTO) and ends the connection. A request with descriptors, or of more than 512 bytes, ends
 //!   it without an answer. Too many connections of a user: refused (EDQUOT) at once,
 //!   with call 1.
+//! * If the daemon ends, the connection ends, also if a later daemon adopts its leases. Until the
+//!   client closes it, an adopted lease lives, and the daemon obeys release (call 0).
 //! * Refused: `limit` is the number that the request exceeds, for example the longest run.
 //! * Recall: the memory will be taken in that time, unless released before. Revoked: the daemon is
 //!   taking it.

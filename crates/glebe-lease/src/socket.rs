@@ -152,6 +152,12 @@ impl AsFd for Packets {
     }
 }
 
+impl From<OwnedFd> for Packets {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
 impl From<Packets> for OwnedFd {
     fn from(packets: Packets) -> Self {
         packets.0

@@ -27,6 +27,8 @@ pub(crate) struct Conn {
     /// Distinguishes connections with one key in the table.
     pub(crate) serial: u64,
     pub(crate) has_greeted: bool,
+    /// Of an earlier daemon: only releases count, and nothing is answered.
+    pub(crate) is_adopted: bool,
     /// Requests that another thread works on.
     pub(crate) under_way: usize,
     pub(crate) waiting: VecDeque<Waiting>,
@@ -43,6 +45,7 @@ impl Conn {
             name: Name::default(),
             serial,
             has_greeted: false,
+            is_adopted: false,
             under_way: 0,
             waiting: VecDeque::new(),
             waits_for_room: false,

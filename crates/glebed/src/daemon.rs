@@ -17,6 +17,7 @@ use crate::server::Server;
 use crate::settings::Settings;
 use crate::stats::Counts;
 use crate::stock::Stock;
+use crate::store;
 use crate::Failure;
 
 /// A running daemon. The drop ends it: the socket goes, and clients keep their leases.
@@ -34,27 +35,34 @@ impl Daemon {
     /// # Errors
     /// If the reserve has no bricks, or another daemon serves at the path.
     pub fn start(reserve: &Reserve, settings: Settings) -> Result<Self, Failure> {
-        let listening = Listening::bind(&settings)?;
-        Self::start_at(listening, reserve, settings)
+        Self::start_with(Vec::new(), reserve, settings)
     }
 
-    /// Serves leases as [`Daemon::start`] does, at a listening socket of a service manager. Leaves
-    /// its path alone.
+    /// Serves leases with what a service manager handed over: a listening socket, whose path the
+    /// daemon leaves alone, and connections and files of an earlier daemon's leases.
     ///
     /// # Errors
-    /// If the reserve has no bricks, or the socket is no listening Unix socket of packets.
+    /// See [`Daemon::start`]; if there are several listening sockets.
     pub fn start_with(
-        socket: OwnedFd,
+        handed: Vec<(String, OwnedFd)>,
         reserve: &Reserve,
         settings: Settings,
     ) -> Result<Self, Failure> {
-        Self::start_at(Listening::handed_over(socket)?, reserve, settings)
+        let (mut sockets, stored): (Vec<_>, Vec<_>) =
+            handed.into_iter().partition(|(name, _)| !store::is_ours(name));
+        let listening = match (sockets.pop(), sockets.is_empty()) {
+            (None, _) => Listening::bind(&settings)?,
+            (Some((_, socket)), true) => Listening::handed_over(socket)?,
+            _ => return Err("the service manager has several sockets for leases".into()),
+        };
+        Self::start_at(listening, reserve, settings, stored)
     }
 
     fn start_at(
         listening: Listening,
         reserve: &Reserve,
         settings: Settings,
+        stored: Vec<(String, OwnedFd)>,
     ) -> Result<Self, Failure> {
         let listening = Arc::new(listening);
         let brick = ClosedBlock::brick(reserve)?.bytes(glebe::page_size());
@@ -89,6 +97,7 @@ impl Daemon {
         let threads = (ended, more);
         let mut server =
             Server::new(reserve, settings, Arc::clone(&kept), threads, (listening, wake))?;
+        server.adopt(stored);
         let (growing, of_growth) = (reserve.clone(), Arc::clone(&kept));
         daemon.spawn("glebed-grower", move || growth::run(&growing, &of_growth, &asked))?;
         let reserve = reserve.clone();

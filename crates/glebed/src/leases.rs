@@ -1,7 +1,7 @@
 //! [`Leases`] is the table of leases and promises.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use glebe::internal::ClosedBlock;
@@ -13,6 +13,8 @@ use glebe_lease::Row;
 pub(crate) enum Held {
     Given(Vec<ClosedBlock>),
     Promised(Promise),
+    /// Files of an earlier daemon, whose pages are no part of the reserve.
+    Adopted(Vec<OwnedFd>),
 }
 
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub(crate) struct Lease {
     pub(crate) name: Name,
     /// When the lease ends, after a recall.
     pub(crate) until: Option<Instant>,
+    /// Name in the service manager's store.
+    pub(crate) stored: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +44,7 @@ impl Lease {
     pub(crate) fn files(&mut self) -> Vec<BorrowedFd<'_>> {
         match &mut self.held {
             Held::Given(blocks) => blocks.iter_mut().flat_map(ClosedBlock::give).collect(),
-            Held::Promised(_) => Vec::new(),
+            Held::Promised(_) | Held::Adopted(_) => Vec::new(),
         }
     }
 
@@ -51,8 +55,12 @@ impl Lease {
         };
         match &self.held {
             Held::Given(blocks) => blocks.iter().flat_map(of).collect(),
-            Held::Promised(_) => Vec::new(),
+            Held::Promised(_) | Held::Adopted(_) => Vec::new(),
         }
+    }
+
+    fn is_given(&self) -> bool {
+        matches!(self.held, Held::Given(_))
     }
 
     pub(crate) fn is_promise(&self) -> bool {
@@ -65,6 +73,12 @@ impl Leases {
         self.last += 1;
         self.all.insert(self.last, lease);
         self.last
+    }
+
+    /// Enters a lease of an earlier daemon. Later leases have higher numbers.
+    pub(crate) fn adopt(&mut self, number: u64, lease: Lease) {
+        self.last = self.last.max(number);
+        self.all.insert(number, lease);
     }
 
     /// Returns a lease of the connection.
@@ -112,7 +126,7 @@ impl Leases {
     /// or `None` if all together have less.
     pub(crate) fn recall(&mut self, bytes: u64, until: Instant) -> Option<Vec<(u64, usize)>> {
         let revocable = self.all.iter_mut();
-        let revocable = revocable.filter(|(_, it)| it.flags.revocable && !it.is_promise());
+        let revocable = revocable.filter(|(_, it)| it.flags.revocable && it.is_given());
         let mut revocable: Vec<(&u64, &mut Lease)> = revocable.collect();
         if revocable.iter().map(|(_, lease)| lease.bytes).sum::<u64>() < bytes {
             return None;

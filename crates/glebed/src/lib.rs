@@ -26,6 +26,7 @@ mod server;
 mod settings;
 mod stats;
 mod stock;
+mod store;
 
 pub use daemon::Daemon;
 pub use settings::{Quota, Settings};

@@ -4,6 +4,7 @@
 //! ahead are zeroed before the answer, while others wait. A thread takes the memory of a longer
 //! lease, or makes the file of a one-file lease.
 
+mod adopt;
 mod cached;
 mod found;
 mod lack;
@@ -38,6 +39,7 @@ use crate::listening::Listening;
 use crate::quota::Users;
 use crate::settings::Settings;
 use crate::stats::Counter;
+use crate::store::Store;
 
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
@@ -86,6 +88,7 @@ pub(crate) struct Server {
     /// When to look for unused caches.
     next_look: Instant,
     users: Users,
+    store: Store,
     brick: Bytes,
     serial: u64,
     /// Memory for the keeper, and since when it waits.
@@ -128,6 +131,7 @@ impl Server {
             leases: Leases::default(),
             caches: Caches::new(brick),
             next_look: Instant::now(),
+            store: Store::default(),
             brick,
             serial: 0,
             returned: Vec::new(),
@@ -331,11 +335,13 @@ impl Server {
             self.end(lease);
         }
         self.users.disconnect(conn.uid);
+        self.forget_conn(conn.serial, &conn.packets);
     }
 
     /// Queues a message without files.
     fn send(&mut self, key: usize, message: Message<Answer>) -> io::Result<()> {
-        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        let conn = self.conns.get_mut(key).filter(|conn| !conn.is_adopted);
+        let Some(conn) = conn else { return Ok(()) };
         message.encode(&mut self.out);
         if conn.waiting.is_empty() {
             match conn.packets.send(&self.out, &[]) {

@@ -47,6 +47,9 @@ pub struct Settings {
     /// Time between two signs of life (`WATCHDOG=1`) that the server thread sends to the service
     /// manager.
     pub pulse: Option<Duration>,
+    /// Most descriptors that the service manager stores, so that the next daemon knows the leases
+    /// of this one; 0 if it stores none.
+    pub stored: usize,
     /// Limits.
     pub quota: Quota,
 }
@@ -97,6 +100,7 @@ impl Default for Settings {
             grow: Bytes::ZERO,
             idle: Duration::from_secs(60),
             pulse: None,
+            stored: 0,
             quota: Quota::default(),
         }
     }

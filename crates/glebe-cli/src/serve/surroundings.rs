@@ -1,4 +1,4 @@
-//! Adapts the server to its limit of descriptors and to a service manager's watchdog.
+//! Adapts the server to its limit of descriptors and to a service manager.
 
 use std::error::Error;
 use std::time::Duration;
@@ -33,4 +33,11 @@ pub fn pulse() -> Option<Duration> {
     let mut micros = 0;
     let is_watched = sd_notify::watchdog_enabled(false, &mut micros) && micros > 0;
     is_watched.then(|| Duration::from_micros(micros / 2))
+}
+
+/// Returns the most descriptors that the service manager stores for the next process.
+pub fn stored() -> usize {
+    let has_socket = std::env::var_os("NOTIFY_SOCKET").is_some();
+    let most = std::env::var("FDSTORE").ok().filter(|_| has_socket);
+    most.and_then(|most| most.parse().ok()).unwrap_or(0)
 }

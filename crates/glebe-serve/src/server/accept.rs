@@ -2,16 +2,18 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use glebe::internal::sys::files::handed_over::{self, Handed};
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
-use rustix::net::{AddressFamily, SocketType};
+use rustix::io::Errno;
+use rustix::net::{sockopt, AddressFamily, SocketType};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use socket2::{Domain, Socket, Type};
 
@@ -40,7 +42,7 @@ pub(super) struct Door {
     listeners: Vec<Listener>,
     signals: UnixStream,
     next_worker: usize,
-    packets: Option<OwnedFd>,
+    others: Handed,
 }
 
 impl Door {
@@ -51,7 +53,7 @@ impl Door {
         allow_descriptors(settings)?;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
-        let (listeners, packets) = handed_over()?;
+        let (listeners, others) = handed_over()?;
         let (mut bound, mut unix) = (Vec::new(), None);
         if listeners.is_empty() {
             for address in &settings.listen {
@@ -75,12 +77,12 @@ impl Door {
         }
         // SIGHUP has no effect: the server has no settings to reload.
         signal_hook::flag::register(SIGHUP, Arc::default())?;
-        Ok((Self { poll, bound, unix, listeners, signals, next_worker: 0, packets }, waker))
+        Ok((Self { poll, bound, unix, listeners, signals, next_worker: 0, others }, waker))
     }
 
-    /// Takes the service manager's Unix socket of packets, which this server does not serve.
-    pub(super) fn take_packets(&mut self) -> Option<OwnedFd> {
-        self.packets.take()
+    /// Takes the descriptors of the service manager that this server does not serve.
+    pub(super) fn take_others(&mut self) -> Handed {
+        std::mem::take(&mut self.others)
     }
 
     pub(super) fn listen(&mut self, backlog: i32) -> Result<(), Failure> {
@@ -274,31 +276,33 @@ impl Listener {
     }
 }
 
-/// Returns a service manager's sockets of streams, and its socket of packets.
-fn handed_over() -> Result<(Vec<Listener>, Option<OwnedFd>), Failure> {
-    let mut handed = listenfd::ListenFd::from_env();
-    let (mut listeners, mut packets) = (Vec::new(), None);
-    let (family, kind) = (AddressFamily::UNIX.as_raw().into(), SocketType::SEQPACKET.as_raw());
-    for nth in 0..handed.len() {
-        if let Ok(Some(tcp)) = handed.take_tcp_listener(nth) {
-            tcp.set_nonblocking(true)?;
-            listeners.push(Listener::Tcp(TcpListener::from_std(tcp)));
-        } else if let Ok(Some(socket)) =
-            handed.take_custom::<OwnedFd>(nth, family, kind as i32, "Unix socket of packets")
-        {
-            if packets.replace(socket).is_some() {
-                return Err(
-                    "the service manager has two Unix sockets of packets; one serves".into()
-                );
+/// Returns the listening sockets of streams that a service manager handed over, and the rest.
+fn handed_over() -> Result<(Vec<Listener>, Handed), Failure> {
+    let (mut listeners, mut others) = (Vec::new(), Vec::new());
+    for (nth, (name, fd)) in handed_over::take()?.into_iter().enumerate() {
+        let kind = sockopt::socket_domain(&fd).and_then(|of| Ok((of, sockopt::socket_type(&fd)?)));
+        match kind {
+            Ok((AddressFamily::INET | AddressFamily::INET6, SocketType::STREAM)) => {
+                let tcp = std::net::TcpListener::from(fd);
+                tcp.set_nonblocking(true)?;
+                listeners.push(Listener::Tcp(TcpListener::from_std(tcp)));
             }
-        } else if let Some(unix) = handed.take_unix_listener(nth).map_err(|e| {
-            format!("socket {nth} of the service manager is neither TCP nor a Unix stream: {e}")
-        })? {
-            unix.set_nonblocking(true)?;
-            listeners.push(Listener::Unix(UnixListener::from_std(unix), None));
+            Ok((AddressFamily::UNIX, SocketType::STREAM)) => {
+                let unix = std::os::unix::net::UnixListener::from(fd);
+                unix.set_nonblocking(true)?;
+                listeners.push(Listener::Unix(UnixListener::from_std(unix), None));
+            }
+            // Other programs' files, and sockets of packets.
+            Ok((AddressFamily::UNIX, SocketType::SEQPACKET)) | Err(Errno::NOTSOCK) => {
+                others.push((name, fd));
+            }
+            _ => {
+                let text = "is neither TCP nor a Unix stream nor a Unix socket of packets";
+                return Err(format!("socket {nth} of the service manager {text}").into());
+            }
         }
     }
-    Ok((listeners, packets))
+    Ok((listeners, others))
 }
 
 fn tcp(address: SocketAddr) -> io::Result<Socket> {

@@ -252,11 +252,11 @@ impl Server {
         self.control.as_deref()
     }
 
-    /// Takes a Unix socket of packets that a service manager handed over. The server leaves it to
-    /// its caller.
+    /// Takes the descriptors that a service manager handed over with their names, as far as the
+    /// server leaves them to its caller: files, and Unix sockets of packets.
     #[must_use]
-    pub fn take_packets(&mut self) -> Option<OwnedFd> {
-        self.door.take_packets()
+    pub fn take_others(&mut self) -> Vec<(String, OwnedFd)> {
+        self.door.take_others()
     }
 
     /// Returns the addresses that the server listens at.

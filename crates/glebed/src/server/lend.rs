@@ -1,5 +1,6 @@
 //! Gives memory to clients and takes it back.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,12 +12,14 @@ use glebe::units::{Bytes, Pages};
 use glebe_lease::wire::{Answer, Message, Wish, FILES_MAX, FRAMES_MAX};
 use rustix::io::Errno;
 
+use super::adopt::cut;
 use super::cached::with_caches;
 use super::found::Found;
 use super::{Made, Refusal, Server};
 use crate::conn::Waiting;
 use crate::leases::{Held, Lease};
 use crate::stats::Counter;
+use crate::store::{of_conn, StoredLease};
 
 /// Most bricks that are zeroed while others wait: about 1 ms.
 const LONG: u64 = 4;
@@ -162,8 +165,13 @@ impl Server {
     pub(super) fn end(&mut self, lease: Lease) {
         self.users.remove(lease.uid, lease.bytes, lease.is_promise());
         let is_revoked = lease.until.is_some_and(|until| until <= Instant::now());
-        if let Held::Given(blocks) = lease.held {
-            self.pass_to_keeper(blocks, is_revoked);
+        if let Some(name) = &lease.stored {
+            let _ = self.store.forget(name);
+        }
+        match lease.held {
+            Held::Given(blocks) => self.pass_to_keeper(blocks, is_revoked),
+            Held::Adopted(files) => cut(&files),
+            Held::Promised(_) => {}
         }
     }
 
@@ -185,7 +193,7 @@ impl Server {
         let conn = self.conns.get(key)?;
         let name = if wish.name.as_str().is_empty() { conn.name } else { wish.name };
         let (uid, pid, flags, until) = (conn.uid, conn.pid, wish.flags, None);
-        Some(Lease { conn: key, uid, pid, held, bytes, flags, name, until })
+        Some(Lease { conn: key, uid, pid, held, bytes, flags, name, until, stored: None })
     }
 
     /// Enters the lease, and queues its messages.
@@ -200,6 +208,7 @@ impl Server {
         let (frames, count) = (lease.frames(), lease.files().len());
         let number = self.leases.add(lease);
         self.count(Counter::Leased);
+        self.keep(key, number);
         let file = bytes / (count as u64).max(1);
         let a_file = (file / self.brick.get()) as usize;
         let Some(conn) = self.conns.get_mut(key) else { return };
@@ -218,6 +227,18 @@ impl Server {
             Message { call, lease: number, body }.encode(&mut out);
             conn.waiting.push_back(Waiting { bytes: out, lease: number, files });
         }
+    }
+
+    /// Has the lease and its connection kept for the next daemon, before the client gets it.
+    fn keep(&mut self, key: usize, number: u64) {
+        let Some(conn) = self.conns.get(key).filter(|_| self.settings.stored > 0) else { return };
+        let Some(lease) = self.leases.of(key, number) else { return };
+        let (serial, Lease { bytes, flags, name, .. }) = (conn.serial, &*lease);
+        let stored = StoredLease { number, serial, bytes: *bytes, flags: *flags, name: *name };
+        let stored = stored.to_string();
+        self.store.keep(of_conn(serial), &[conn.packets.as_fd()]);
+        self.store.keep(stored.clone(), &lease.files());
+        lease.stored = Some(stored);
     }
 
     /// Takes memory in a thread of its own.

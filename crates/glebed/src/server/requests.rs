@@ -20,6 +20,9 @@ impl Server {
     ) -> Result<(), String> {
         let Message { call, lease, body } = message;
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        if conn.is_adopted && !matches!(body, Request::Release) {
+            return Ok(());
+        }
         if let Request::Hello { name } = body {
             if std::mem::replace(&mut conn.has_greeted, true) {
                 return Err("a second hello".to_owned());
@@ -28,7 +31,7 @@ impl Server {
             let welcome = self.welcome();
             return self.answer(key, call, 0, welcome);
         }
-        if !conn.has_greeted {
+        if !conn.has_greeted && !conn.is_adopted {
             return Err("no hello came first".to_owned());
         }
         let uid = conn.uid;

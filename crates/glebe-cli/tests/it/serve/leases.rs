@@ -201,3 +201,18 @@ fn a_socket_for_leases_needs_the_option() {
     let (success, said, _) = text(handing_over(tcp.into(), packets, "").stdout(Stdio::piped()));
     assert!(!success && said.contains("--leases is missing"), "{said}");
 }
+
+#[test]
+fn leases_outlive_a_server_by_the_store_of_the_service_manager() {
+    let _turn = Turn::alone(POOL);
+    let scratch = Scratch::new("store");
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/store.py");
+    let mut command = Command::new("python3");
+    command.arg(program).arg(env!("CARGO_BIN_EXE_glebe")).arg(scratch.path());
+    let output = command.output().expect("python3");
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(77) => println!("skipped: {said}"),
+        code => assert_eq!(code, Some(0), "{said}"),
+    }
+}

@@ -5,6 +5,7 @@ pub mod broken_pipe;
 pub mod epoll;
 pub mod event_fd;
 pub mod file;
+pub mod handed_over;
 pub mod lock_file;
 pub mod ofd_lock;
 pub mod own_files;
