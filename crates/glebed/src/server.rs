@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use slab::Slab;
 
 use crate::conn::{Conn, Waiting};
+use crate::growth::Task;
 use crate::keeper::Kept;
 use crate::leases::{Held, Leases};
 use crate::quota::Users;
@@ -72,7 +73,7 @@ pub(crate) struct Server {
     settings: Settings,
     kept: Arc<Kept>,
     ended: Sender<Vec<ClosedBlock>>,
-    more: Sender<Bytes>,
+    grower: Sender<Task>,
     made: (Sender<Made>, Receiver<Made>),
     poll: OwnedFd,
     listener: OwnedFd,
@@ -97,7 +98,7 @@ impl Server {
         reserve: &Reserve,
         settings: Settings,
         kept: Arc<Kept>,
-        (ended, more): (Sender<Vec<ClosedBlock>>, Sender<Bytes>),
+        (ended, grower): (Sender<Vec<ClosedBlock>>, Sender<Task>),
         (listener, wake): (OwnedFd, Arc<OwnedFd>),
     ) -> Result<Self, crate::Failure> {
         let poll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -110,7 +111,7 @@ impl Server {
             settings,
             kept,
             ended,
-            more,
+            grower,
             made: std::sync::mpsc::channel(),
             poll,
             listener,
