@@ -1,8 +1,8 @@
 //! [`Server`] answers requests on one thread.
 //!
-//! It waits for sockets and for deadlines of recalled leases. A few bricks that are not zeroed ahead
-//! are zeroed before the answer, while others wait. A thread takes the memory of a longer lease, or
-//! makes the file of a one-file lease.
+//! It waits for sockets and for deadlines of recalled leases. If a few bricks are not zeroed ahead,
+//! they are zeroed before the answer, while others wait. A thread takes the memory of a longer
+//! lease, or makes the file of a one-file lease.
 
 mod found;
 mod lack;
