@@ -1,19 +1,19 @@
 //! [`StandingPool`] is the peer: pages that the kernel's pool has set aside.
 
-use glebe::contig::{grow_pool, shrink_pool, PoolChange};
 use memmap2::MmapOptions;
 
 use super::PAGE;
 use crate::clock::timed;
+use crate::memory::SetAside;
 use crate::Outcome;
 
 /// Pages added to the pool until dropped. Growing makes other processes' surplus pages persistent;
-/// the drop removes the same number, so those processes must have ended.
-pub(crate) struct StandingPool(PoolChange);
+/// the drop makes those that are still in use surplus again.
+pub(crate) struct StandingPool(#[allow(dead_code)] SetAside);
 
 impl StandingPool {
     pub(crate) fn new(pages: u64) -> Outcome<Self> {
-        Ok(Self(grow_pool(PAGE, pages, false)?))
+        Ok(Self(SetAside::new(PAGE, pages)?))
     }
 
     /// Returns the time to map pages and touch each, in microseconds.
@@ -27,12 +27,5 @@ impl StandingPool {
         });
         map?;
         Ok(took.wall_us)
-    }
-}
-
-impl Drop for StandingPool {
-    fn drop(&mut self) {
-        // The pool keeps pages that others use.
-        let _ = shrink_pool(PAGE, self.0.pages + self.0.absorbed, false);
     }
 }

@@ -48,7 +48,7 @@ pub fn recast(
         for nth in (0..len.pages_up(page).get()).rev() {
             in_turn(|| {
                 // A page that is not cut stays, so a new one cannot be filled.
-                cuts.next().map(|(brick, nth)| brick.cut(nth));
+                cuts.next().into_iter().for_each(|(brick, nth)| brick.cut(nth));
                 if let Some(error) = new.as_ref().ok().and_then(|new| new.fill(nth).err()) {
                     *new = Err(error);
                 }

@@ -147,11 +147,11 @@ fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Er
     check_provable(source, options.required)?;
     match source {
         Source::Hugetlb(size) => hugetlb::build(options, len, size),
+        Source::Blocks => blocks::build(options, len),
         _ if options.bricks => Err(Error::NoSuchSize { size: page, listed: pools::sizes() }),
         Source::Thp => ordinary::transparent(options, len),
         Source::Plain => ordinary::plain(options, len),
         Source::DmaHeap => ordinary::dma_heap(options, len),
-        Source::Blocks => blocks::build(options, len),
         Source::Divided => {
             // Each part only prefers a required run, because another part may hold the run.
             let preferred = options.required.max(options.preferred);

@@ -7,7 +7,7 @@ use crate::reclaim::{Policy, ReclaimError, Reclaimer};
 
 pub use crate::reclaim::gauge::{Free, Gauge, Reading};
 pub use crate::reclaim::plan::{plan, PartStats, Targets};
-pub use crate::reserve::closed::ClosedBlock;
+pub use crate::reserve::closed::{ClosedBlock, LostPages};
 pub use crate::reserve::options::with_writers;
 pub use crate::swap::options::without_moves;
 pub use crate::swap::raw::{key_from_raw, key_to_raw, object_len};

@@ -162,8 +162,8 @@ fn a_cut_ends_access_at_once_and_keeps_the_pages_in_the_pool() {
     assert_eq!(reserve.stats().held, pages(8));
     // Frees and fills pages while those of the others are free in the pool.
     drop(other.of_one_file().unwrap());
-    assert_eq!(ClosedBlock::reopen(first), Pages::ZERO);
-    assert_eq!(ClosedBlock::reopen(second), Pages::ZERO);
+    assert_eq!(ClosedBlock::reopen(first).count(), Pages::ZERO);
+    assert_eq!(ClosedBlock::reopen(second).count(), Pages::ZERO);
     assert_eq!(reserve.stats().held, Pages::ZERO);
     assert_eq!((reserve.len(), reserve.certificate().unwrap().runs), (pages(8), before));
     assert_eq!(reserve.verify().unwrap(), []);
@@ -196,7 +196,7 @@ fn blocks_that_nobody_got_come_back_as_they_went() {
     assert!(matches!(reserve.alloc(Pages::new(1)), Err(ReserveError::NoRun { .. })));
     let mut all = all.divided();
     assert_eq!(all.len(), 6);
-    assert_eq!(ClosedBlock::reopen(all.split_off(2)), Pages::ZERO);
+    assert_eq!(ClosedBlock::reopen(all.split_off(2)).count(), Pages::ZERO);
     assert_eq!(reserve.stats().held, pages(2));
     drop(all);
     assert_eq!((reserve.stats().held, reserve.len()), (Pages::ZERO, pages(6)));

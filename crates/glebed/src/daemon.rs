@@ -93,15 +93,15 @@ impl Daemon {
             threads: Vec::new(),
         };
         let (ended, blocks) = std::sync::mpsc::channel();
-        let (more, asked) = std::sync::mpsc::channel();
-        let threads = (ended, more);
+        let (grower, tasks) = std::sync::mpsc::channel();
+        let threads = (ended, grower.clone());
         let mut server =
             Server::new(reserve, settings, Arc::clone(&kept), threads, (listening, wake))?;
         server.adopt(stored);
         let (growing, of_growth) = (reserve.clone(), Arc::clone(&kept));
-        daemon.spawn("glebed-grower", move || growth::run(&growing, &of_growth, &asked))?;
+        daemon.spawn("glebed-grower", move || growth::run(&growing, &of_growth, &tasks))?;
         let reserve = reserve.clone();
-        daemon.spawn("glebed-keeper", move || keeper::run(&reserve, &kept, &blocks))?;
+        daemon.spawn("glebed-keeper", move || keeper::run(&reserve, &kept, &blocks, &grower))?;
         daemon.spawn("glebed", move || {
             if let Err(error) = server.run() {
                 eprintln!("glebed: leases are no longer served: {error}");

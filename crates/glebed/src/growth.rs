@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use glebe::internal::sync::{MappedWord, Ordering};
+use glebe::internal::LostPages;
 use glebe::reclaim::{Part, Policy, ReclaimError, Reclaimer};
 use glebe::reserve::{Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
@@ -91,7 +92,14 @@ struct Repair {
     next: Instant,
 }
 
-pub(crate) fn run(reserve: &Reserve, kept: &Kept, asked: &Receiver<Bytes>) {
+/// Work for the grower.
+#[derive(Debug)]
+pub(crate) enum Task {
+    Add(Bytes),
+    Lose(LostPages),
+}
+
+pub(crate) fn run(reserve: &Reserve, kept: &Kept, tasks: &Receiver<Task>) {
     let growth = &kept.growth;
     let reclaimer = (growth.most > Bytes::ZERO).then(|| reclaimer(reserve, growth.base));
     let reclaimer = reclaimer.transpose().unwrap_or_else(|error| {
@@ -101,8 +109,14 @@ pub(crate) fn run(reserve: &Reserve, kept: &Kept, asked: &Receiver<Bytes>) {
     let mut repair = Repair { step: u64::MAX, rest: LOOK, next: Instant::now() };
     let mut unused = Unused::new();
     loop {
-        match asked.recv_timeout(LOOK.min(growth.idle / 4).max(LOOK_MIN)) {
-            Ok(bytes) => {
+        match tasks.recv_timeout(LOOK.min(growth.idle / 4).max(LOOK_MIN)) {
+            Ok(Task::Lose(lost)) => {
+                let count = lost.count().get();
+                drop(lost);
+                kept.counts.add(Counter::Lost, count);
+                kept.lost.fetch_add(count, Ordering::AcqRel);
+            }
+            Ok(Task::Add(bytes)) => {
                 let is_had = reclaimer.as_ref().is_some_and(|it| add(reserve, kept, it, bytes));
                 *growth.rests_until() = (!is_had).then(|| Instant::now() + REST);
                 growth.asked.store(0, Ordering::Release);

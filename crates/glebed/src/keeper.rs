@@ -2,7 +2,7 @@
 //!
 //! Locks: `filling`, while a brick moves from the reserve to the stock; then `stock`, for a step.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use glebe::internal::ClosedBlock;
 use glebe::reserve::{Request, Reserve};
 use glebe::units::Pages;
 
-use crate::growth::Growth;
+use crate::growth::{Growth, Task};
 use crate::stats::{Counter, Counts};
 use crate::stock::Stock;
 
@@ -58,7 +58,12 @@ impl Kept {
     }
 }
 
-pub(crate) fn run(reserve: &Reserve, kept: &Arc<Kept>, ended: &Receiver<Vec<ClosedBlock>>) {
+pub(crate) fn run(
+    reserve: &Reserve,
+    kept: &Arc<Kept>,
+    ended: &Receiver<Vec<ClosedBlock>>,
+    grower: &Sender<Task>,
+) {
     let mut wait = Some(Duration::ZERO);
     loop {
         let mut blocks = match next(ended, wait) {
@@ -68,7 +73,7 @@ pub(crate) fn run(reserve: &Reserve, kept: &Arc<Kept>, ended: &Receiver<Vec<Clos
         };
         blocks = blocks.into_iter().flat_map(ClosedBlock::divided).collect();
         while !blocks.is_empty() {
-            take_back(kept, blocks.split_off(blocks.len().saturating_sub(STEP)));
+            take_back(kept, blocks.split_off(blocks.len().saturating_sub(STEP)), grower);
         }
         wait = filled(reserve, kept);
     }
@@ -84,12 +89,13 @@ fn next(
     }
 }
 
-fn take_back(kept: &Kept, blocks: Vec<ClosedBlock>) {
+fn take_back(kept: &Kept, blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {
     let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
     let lost = ClosedBlock::reopen(blocks);
-    kept.counts.add(Counter::Renewed, pages - lost.get());
-    kept.counts.add(Counter::Lost, lost.get());
-    kept.lost.fetch_add(lost.get(), Ordering::AcqRel);
+    kept.counts.add(Counter::Renewed, pages - lost.count().get());
+    if lost.count() > Pages::ZERO {
+        let _ = grower.send(Task::Lose(lost));
+    }
     kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), false);
 }
 

@@ -4,8 +4,8 @@
 //! of whole bricks that the reserve has unmapped, and belongs to a connection. When the connection
 //! ends, the daemon cuts the bricks, so that no holder can reach them, and fills new ones.
 //!
-//! Three threads: the *server* answers requests, and cuts revoked bricks at once; the *keeper*
-//! fills new bricks and keeps some zeroed ahead (the *stock*); the *grower* replaces pages that
+//! Three threads: the *server* answers requests, and cuts revoked bricks at once. The *keeper*
+//! fills new bricks, and keeps some zeroed ahead (the *stock*). The *grower* replaces pages that
 //! left the reserve, adds memory when leases need more, and gives it back. A further thread zeroes
 //! a long lease that the stock cannot serve. So a request waits at most while a few pages are
 //! zeroed, besides its own.

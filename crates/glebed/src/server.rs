@@ -1,7 +1,7 @@
 //! [`Server`] answers requests on one thread.
 //!
-//! It waits for sockets and for deadlines of recalled leases. A few bricks that are not zeroed
-//! ahead are zeroed before the answer, while others wait. A thread takes the memory of a longer
+//! It waits for sockets and for deadlines of recalled leases. If a few bricks are not zeroed ahead,
+//! they are zeroed before the answer, while others wait. A thread takes the memory of a longer
 //! lease, or makes the file of a one-file lease.
 
 mod adopt;
@@ -33,6 +33,7 @@ use slab::Slab;
 
 use crate::caches::Caches;
 use crate::conn::{Conn, Waiting};
+use crate::growth::Task;
 use crate::keeper::Kept;
 use crate::leases::{Held, Leases};
 use crate::listening::Listening;
@@ -77,7 +78,7 @@ pub(crate) struct Server {
     settings: Settings,
     kept: Arc<Kept>,
     ended: Sender<Vec<ClosedBlock>>,
-    more: Sender<Bytes>,
+    grower: Sender<Task>,
     made: (Sender<Made>, Receiver<Made>),
     poll: OwnedFd,
     listener: Arc<Listening>,
@@ -108,7 +109,7 @@ impl Server {
         reserve: &Reserve,
         settings: Settings,
         kept: Arc<Kept>,
-        (ended, more): (Sender<Vec<ClosedBlock>>, Sender<Bytes>),
+        (ended, grower): (Sender<Vec<ClosedBlock>>, Sender<Task>),
         (listener, wake): (Arc<Listening>, Arc<OwnedFd>),
     ) -> Result<Self, crate::Failure> {
         let poll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -122,7 +123,7 @@ impl Server {
             settings,
             kept,
             ended,
-            more,
+            grower,
             made: std::sync::mpsc::channel(),
             poll,
             listener,

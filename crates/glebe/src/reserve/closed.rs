@@ -206,13 +206,13 @@ impl ClosedBlock {
         }
     }
 
-    /// Gives blocks of one reserve back, faster than one by one. Returns the pages that left the
-    /// reserve.
-    pub fn reopen(mut blocks: Vec<Self>) -> Pages {
-        let Some(inner) = blocks.first().map(|block| block.inner.clone()) else {
-            return Pages::ZERO;
-        };
-        inner.get().map_or(Pages::ZERO, |inner| inner.reopen(&mut blocks))
+    /// Gives blocks of one reserve back, faster than one by one. Returns the pages whose frames did
+    /// not come back.
+    pub fn reopen(mut blocks: Vec<Self>) -> LostPages {
+        blocks.first().map(|block| block.inner.clone()).map_or_else(LostPages::default, |inner| {
+            let pages = inner.get().map_or_else(|_| Vec::new(), |it| it.reopen(&mut blocks));
+            LostPages { inner: Some(inner), pages }
+        })
     }
 }
 
@@ -222,10 +222,37 @@ fn pages_in(brick: PageSize) -> u64 {
 
 impl Drop for ClosedBlock {
     fn drop(&mut self) {
+        if self.places.is_empty() {
+            return;
+        }
         let inner = self.inner.clone();
-        match inner.get() {
-            Ok(inner) if !self.places.is_empty() => _ = inner.reopen(std::slice::from_mut(self)),
-            _ => {}
+        let pages = inner.get().map(|inner| inner.reopen(std::slice::from_mut(self)));
+        drop(pages.map(|pages| LostPages { inner: Some(self.inner.clone()), pages }));
+    }
+}
+
+/// [`LostPages`] leave the reserve when dropped. The drop waits while the reserve is resized, so a
+/// holder of cut blocks, which keep the pool's lock, passes it to another thread.
+#[derive(Debug, Default)]
+pub struct LostPages {
+    inner: Option<Shared<ReserveCore>>,
+    pages: Vec<Extent>,
+}
+
+impl LostPages {
+    /// Returns the number of pages.
+    #[must_use]
+    pub fn count(&self) -> Pages {
+        Pages::new(self.pages.iter().map(|pages| pages.len()).sum())
+    }
+}
+
+impl Drop for LostPages {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.as_ref().and_then(|inner| inner.get().ok()) {
+            if let Ok((memory, _)) = inner.bricks() {
+                self.pages.iter().for_each(|pages| inner.lose(memory, *pages));
+            }
         }
     }
 }
@@ -236,8 +263,10 @@ impl ReserveCore {
         Ok((memory, memory.brick().ok_or(ReserveError::NoBricks)?))
     }
 
-    fn reopen(&self, blocks: &mut [ClosedBlock]) -> Pages {
-        let Ok((memory, page)) = self.bricks() else { return Pages::ZERO };
+    /// Returns the pages that remain closed.
+    fn reopen(&self, blocks: &mut [ClosedBlock]) -> Vec<Extent> {
+        let Ok((memory, page)) = self.bricks() else { return Vec::new() };
+        let of_cuts: Vec<_> = blocks.iter_mut().filter_map(|it| it.keeping.take()).collect();
         let (mut given, mut old, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for block in blocks {
             let places = std::mem::take(&mut block.places).into_iter().map(|place| place.pages);
@@ -269,8 +298,8 @@ impl ReserveCore {
             let new = recast(&[], page, lens).into_iter().map(Result::ok);
             closed = self.put_back(memory, closed.into_iter().zip(new), &mut aside);
         }
-        closed.iter().for_each(|pages| self.lose(memory, *pages));
-        Pages::new(closed.into_iter().map(Extent::len).sum())
+        drop((aside, of_cuts));
+        closed
     }
 
     /// Opens pages with new bricks of their frames. Puts bricks of other frames `aside`, and

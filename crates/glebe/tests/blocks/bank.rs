@@ -160,7 +160,7 @@ fn a_reserve_for_leases_has_the_banks_run_and_keeps_it() {
     let Some(_turn) = turn() else { return };
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
-    let (len, page) = (Bytes::new(block_size()), glebe::page_size());
+    let (len, page) = (Bytes::new(block_size() / 2), glebe::page_size());
     let options = Reserve::options().memory(Contig::options().bricks()).room(len);
     let reserve = options.build(len).unwrap();
     let contig = reserve.contig();
@@ -173,13 +173,15 @@ fn a_reserve_for_leases_has_the_banks_run_and_keeps_it() {
         let after = (reserve.len().bytes(page), reserve.certificate().unwrap().runs);
         assert_eq!(after, (len, runs));
         assert_eq!(reserve.verify().unwrap(), []);
-        reserve.shrink(Bytes::mib(64)).unwrap();
+        reserve.shrink(Bytes::mib(32)).unwrap();
         let drawn = bank::status().unwrap().blocks[0].drawn;
-        assert_eq!(drawn, len - Bytes::mib(64));
+        assert_eq!(drawn, len - Bytes::mib(32));
     } else {
         // Other programs may have immovable pages in the block.
         let why = contig.why_not_better();
-        assert!(why.iter().any(|why| why.starts_with("memory blocks")), "{why:?}");
+        let is_reason = |why: &String| why.starts_with("memory block");
+        assert!(why.iter().any(is_reason) && !why.iter().any(|it| it.contains("no hugetlb")));
+        println!("skipped: {why:?}");
     }
     drop(reserve);
     drop(bank);

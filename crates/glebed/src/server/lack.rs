@@ -9,6 +9,7 @@ use glebe_lease::wire::{Answer, Message};
 use rustix::io::Errno;
 
 use super::{Refusal, Server};
+use crate::growth::Task;
 use crate::stats::Counter;
 
 impl Server {
@@ -51,7 +52,7 @@ impl Server {
         if may {
             asked.store(bytes, Ordering::Release);
         }
-        may && self.more.send(Bytes::new(bytes)).is_ok()
+        may && self.grower.send(Task::Add(Bytes::new(bytes))).is_ok()
     }
 
     fn ask_back(&mut self, missing: u64) -> bool {
