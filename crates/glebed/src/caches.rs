@@ -110,8 +110,9 @@ impl Caches {
         cache.generation_of(index as usize, generation);
     }
 
-    /// Takes `count` places, lowest memory first, to be given back.
-    pub(crate) fn take(&mut self, count: usize) -> Vec<ClosedBlock> {
+    /// Takes `count` places, lowest memory first, to be given back. If they shall be `contiguous`,
+    /// takes the first adjacent ones, and all if no `count` are.
+    pub(crate) fn take(&mut self, count: usize, contiguous: bool) -> Vec<ClosedBlock> {
         let mut starts: Vec<(u64, u64, usize)> = Vec::new();
         for (number, cache) in &self.all {
             let start = |place: &Place| place.block.start();
@@ -119,7 +120,14 @@ impl Caches {
             starts.extend(all.filter_map(|(at, it)| Some((start(it.as_ref()?), *number, at))));
         }
         starts.sort_unstable();
-        starts.truncate(count);
+        let each = self.place.pages_down(glebe::page_size()).get();
+        let is_run =
+            |few: &&[(u64, u64, usize)]| few.windows(2).all(|two| two[0].0 + each == two[1].0);
+        let run = starts.windows(count.max(1)).find(is_run).map(<[_]>::to_vec);
+        match contiguous {
+            true => starts = run.unwrap_or(starts),
+            false => starts.truncate(count),
+        }
         let take = |(_, number, at)| self.all.get_mut(&number)?.empty(at);
         starts.into_iter().filter_map(take).collect()
     }
@@ -151,7 +159,7 @@ impl Caches {
     }
 
     pub(crate) fn take_all(&mut self) -> Vec<ClosedBlock> {
-        self.take(usize::MAX)
+        self.take(usize::MAX, false)
     }
 
     pub(crate) fn bytes(&self) -> u64 {

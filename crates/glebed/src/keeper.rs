@@ -89,6 +89,13 @@ fn next(
     }
 }
 
+/// Takes memory back at once, without the keeper.
+pub(crate) fn taken_from_client(kept: &Kept, blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {
+    let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
+    kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), true);
+    take_back(kept, blocks, grower);
+}
+
 fn take_back(kept: &Kept, blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {
     let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
     let lost = ClosedBlock::reopen(blocks);

@@ -65,6 +65,8 @@ pub(crate) struct Made {
     wish: Wish,
     bytes: u64,
     blocks: Result<Vec<ClosedBlock>, ReserveError>,
+    /// The memory of caches is there now, so the request is looked at again.
+    is_again: bool,
 }
 
 struct Refusal {

@@ -4,14 +4,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use glebe::internal::ClosedBlock;
-use glebe::reserve::{Request as Run, ReserveError};
+use glebe::reserve::{Promise, Request as Run, ReserveError};
 use glebe::units::Pages;
 use glebe_lease::wire::{Answer, Message, Name};
 use rustix::io::Errno;
 
 use super::{Refusal, Server};
-use crate::caches::{Caches, CACHES_MAX};
-use crate::keeper::Kept;
+use crate::caches::CACHES_MAX;
+use crate::keeper::taken_from_client;
 use crate::stats::Counter;
 
 impl Server {
@@ -84,22 +84,49 @@ impl Server {
 
     /// Takes a brick that the stock does not need, else one of a larger cache.
     fn spare(&mut self, number: u64) -> Result<ClosedBlock, Refusal> {
-        let one = || ClosedBlock::of(&self.reserve, Run::new(Pages::new(1)).any());
         let missing = self.kept.target.saturating_sub(self.kept.stock().len()) + 1;
         // Memory that was added goes back once leases need it no more.
         let grown = self.kept.grown(&self.reserve).get();
         let free = self.in_reserve().saturating_sub(grown) / self.brick.get();
-        let block = if free >= missing as u64 { one().ok() } else { None };
-        block
-            .or_else(|| {
-                ClosedBlock::reopen(vec![self.caches.take_of_larger(number)?]);
-                one().ok()
-            })
-            .ok_or_else(|| Refusal {
-                errno: Errno::NOMEM,
-                limit: 0,
-                text: "leases and other caches have all memory".to_owned(),
-            })
+        if free < missing as u64 {
+            if let Some(taken) = self.caches.take_of_larger(number) {
+                self.kept.counts.add(Counter::CacheTaken, 1);
+                taken_from_client(&self.kept, vec![taken], &self.grower);
+            } else {
+                let text = "leases and other caches have all memory".to_owned();
+                return Err(Refusal { errno: Errno::NOMEM, limit: 0, text });
+            }
+        }
+        let run = Run::new(Pages::new(1)).any();
+        ClosedBlock::of(&self.reserve, run).map_err(|error| Refusal {
+            errno: Errno::NOMEM,
+            limit: 0,
+            text: error.to_string(),
+        })
+    }
+
+    /// Takes memory of caches that may make room for `count` bricks.
+    pub(super) fn given_up(&mut self, count: usize, contiguous: bool) -> Vec<ClosedBlock> {
+        let taken = self.caches.take(count, contiguous);
+        self.count_taken(&taken);
+        taken
+    }
+
+    /// Sets memory aside, with that of caches. Others wait meanwhile.
+    pub(super) fn with_caches(
+        &mut self,
+        count: usize,
+        contiguous: bool,
+        run: Run,
+    ) -> Result<Promise, ReserveError> {
+        loop {
+            let promised = ClosedBlock::promise(&self.reserve, run);
+            if promised.is_ok() || self.caches.filled_places() == 0 {
+                return promised;
+            }
+            let taken = self.given_up(count, contiguous);
+            taken_from_client(&self.kept, taken, &self.grower);
+        }
     }
 
     fn count_taken(&self, taken: &[ClosedBlock]) {
@@ -133,25 +160,6 @@ impl Server {
         let files: [BorrowedFd<'_>; 1] = [std::os::fd::AsFd::as_fd(&file)];
         if !conn.waiting.is_empty() || conn.packets.send(&self.out, &files).is_err() {
             self.close(key);
-        }
-    }
-}
-
-/// Makes `attempt` with memory of caches added, `count` places at a time, until it succeeds or no
-/// cache has memory.
-pub(super) fn with_caches<T>(
-    (caches, kept): (&mut Caches, &Kept),
-    count: usize,
-    mut attempt: impl FnMut() -> Result<T, ReserveError>,
-) -> Result<T, ReserveError> {
-    loop {
-        let taken = caches.take(count.max(1));
-        let is_last = taken.is_empty();
-        kept.counts.add(Counter::CacheTaken, taken.len() as u64);
-        ClosedBlock::reopen(taken);
-        let done = attempt();
-        if done.is_ok() || is_last {
-            return done;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! [`Found`] is memory for a lease, before it is taken.
 
+use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
 use glebe::internal::sync::Ordering;
@@ -7,7 +8,8 @@ use glebe::internal::ClosedBlock;
 use glebe::reserve::{Promise, ReserveError};
 use glebe::units::Pages;
 
-use crate::keeper::Kept;
+use crate::growth::Task;
+use crate::keeper::{taken_from_client, Kept};
 
 #[derive(Debug)]
 pub(super) enum Found {
@@ -15,6 +17,8 @@ pub(super) enum Found {
     Ready(Vec<ClosedBlock>),
     /// Set aside.
     Placed(Vec<Promise>, Placed),
+    /// Memory of named caches, to be taken back first.
+    OfCaches(Vec<ClosedBlock>, Arc<Kept>, Sender<Task>),
 }
 
 /// Counts bytes that no client was promised, but that are set aside.
@@ -35,11 +39,17 @@ impl Found {
         Self::Placed(runs, Placed(Arc::clone(kept), bytes))
     }
 
-    /// Takes the memory, which is zeroed first unless it was zeroed ahead.
+    /// Takes the memory, which is zeroed first unless it was zeroed ahead. Memory of caches only
+    /// comes back to the reserve.
     pub(super) fn taken(self) -> Result<Vec<ClosedBlock>, ReserveError> {
         match self {
             Self::Ready(blocks) => Ok(blocks),
             Self::Placed(runs, _placed) => runs.into_iter().map(ClosedBlock::of_promise).collect(),
+            Self::OfCaches(blocks, kept, grower) => {
+                let asked = Pages::new(blocks.iter().map(|block| block.pages().get()).sum());
+                taken_from_client(&kept, blocks, &grower);
+                Err(ReserveError::NoRun { asked, largest: Pages::ZERO })
+            }
         }
     }
 }

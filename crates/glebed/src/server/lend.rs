@@ -13,7 +13,6 @@ use glebe_lease::wire::{Answer, Message, Wish, FILES_MAX, FRAMES_MAX};
 use rustix::io::Errno;
 
 use super::adopt::cut;
-use super::cached::with_caches;
 use super::found::Found;
 use super::{Made, Refusal, Server};
 use crate::conn::Waiting;
@@ -46,8 +45,8 @@ impl Server {
         wish: &Wish,
         (bytes, found): (u64, Found),
     ) -> Result<(), Refusal> {
-        let is_long = bytes > LONG * self.brick.get() && matches!(found, Found::Placed(..));
-        if wish.flags.one_file || is_long {
+        let is_long = bytes > LONG * self.brick.get() && !matches!(found, Found::Ready(_));
+        if wish.flags.one_file || is_long || matches!(found, Found::OfCaches(..)) {
             return self.make(key, call, wish, (bytes, found));
         }
         let blocks = found.taken().map_err(|error| {
@@ -133,19 +132,20 @@ impl Server {
             false => place(run.any()).or_else(|error| pieces(&self.reserve, count).ok_or(error)),
         };
         let placed = place(run).or_else(|_| {
-            // Bricks of the stock may complete a run, and then those of caches.
+            // Bricks of the stock may complete a run.
             let _filling = self.kept.filling();
             ClosedBlock::reopen(self.kept.stock().take_all());
             self.since.get_or_insert_with(Instant::now);
-            let done = place(run).or_else(|_| scattered());
-            done.or_else(|_| {
-                with_caches((&mut self.caches, &*self.kept), count, || {
-                    place(run).or_else(|_| scattered())
-                })
-            })
+            place(run).or_else(|_| scattered())
         });
-        let placed = placed.map_err(|error| self.refusal(pages, &error))?;
-        Ok(Found::placed(placed, &self.kept))
+        let error = match placed {
+            Ok(placed) => return Ok(Found::placed(placed, &self.kept)),
+            Err(error) => error,
+        };
+        match self.given_up(count, contiguous) {
+            blocks if blocks.is_empty() => Err(self.refusal(pages, &error)),
+            blocks => Ok(Found::OfCaches(blocks, Arc::clone(&self.kept), self.grower.clone())),
+        }
     }
 
     pub(super) fn end_recalled(&mut self) {
@@ -252,12 +252,13 @@ impl Server {
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         let (serial, uid, wish, made) = (conn.serial, conn.uid, *wish, self.made.0.clone());
         let wake = Arc::clone(&self.wake);
+        let is_again = matches!(found, Found::OfCaches(..));
         let work = move || {
             let blocks = found.taken().and_then(|blocks| match wish.flags.one_file {
                 true => ClosedBlock::concat(blocks).of_one_file().map(|block| vec![block]),
                 false => Ok(blocks),
             });
-            let _ = made.send(Made { conn: key, uid, serial, call, wish, bytes, blocks });
+            let _ = made.send(Made { conn: key, uid, serial, call, wish, bytes, blocks, is_again });
             let _ = rustix::io::write(&*wake, &1_u64.to_ne_bytes());
         };
         let started = std::thread::Builder::new().name("glebed-maker".to_owned()).spawn(work);
@@ -271,7 +272,7 @@ impl Server {
     }
 
     pub(super) fn finish(&mut self, made: Made) {
-        let Made { conn: key, uid, serial, call, wish, bytes, blocks } = made;
+        let Made { conn: key, uid, serial, call, wish, bytes, blocks, is_again } = made;
         let is_there = self.conns.get(key).is_some_and(|conn| conn.serial == serial);
         self.kept.making.fetch_sub(bytes, Ordering::AcqRel);
         let blocks = blocks.map_err(|error| format!("the memory could not be taken: {error}"));
@@ -288,6 +289,11 @@ impl Server {
                 self.users.remove(uid, bytes, false);
                 match other {
                     Ok(blocks) => self.pass_to_keeper(blocks, false),
+                    Err(_) if is_there && is_again => {
+                        if let Err(refusal) = self.lease(key, call, &wish) {
+                            let _ = self.refuse(key, call, refusal);
+                        }
+                    }
                     Err(text) if is_there => {
                         let refusal = Refusal { errno: Errno::AGAIN, limit: 0, text };
                         let _ = self.refuse(key, call, refusal);
@@ -329,12 +335,12 @@ impl Server {
         let run = Run::new(pages).align(align);
         let run = if wish.flags.contiguous { run } else { run.any() };
         let promised = ClosedBlock::promise(&self.reserve, run).or_else(|_| {
-            let _filling = self.kept.filling();
-            ClosedBlock::reopen(self.kept.stock().take_all());
+            let kept = Arc::clone(&self.kept);
+            let _filling = kept.filling();
+            ClosedBlock::reopen(kept.stock().take_all());
             self.since.get_or_insert_with(Instant::now);
-            let count = bytes / self.brick.get();
-            let caches = (&mut self.caches, &*self.kept);
-            with_caches(caches, count as usize, || ClosedBlock::promise(&self.reserve, run))
+            let count = (bytes / self.brick.get()) as usize;
+            self.with_caches(count, wish.flags.contiguous, run)
         });
         let promise = match promised {
             Ok(promise) => promise,
