@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{
+    self,
+    ErrorKind::{BrokenPipe, ConnectionReset},
+};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,7 +97,7 @@ impl Client {
         let packets = Packets::connect(path, patience).map_err(refused)?;
         let connection = Arc::new(Connection::new(packets));
         let hello = Request::Hello { name: Name::new(name) };
-        match connection.call(0, hello)?.0.body {
+        match connection.hello(hello)?.body {
             Answer::Welcome { brick, .. } => Ok(Self { connection, brick: Bytes::new(brick) }),
             _ => Err(Malformed::Answer.into()),
         }
@@ -287,6 +290,25 @@ impl Connection {
 
     fn call(&self, lease: u64, body: Request) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
         self.ask(&mut lock(&self.calls), lease, body)
+    }
+
+    /// A daemon that refuses a connection ends it, maybe before the hello. The refusal is there
+    /// nevertheless, behind an error of the socket.
+    fn hello(&self, hello: Request) -> Result<Message<Answer>, LeaseError> {
+        let mut calls = lock(&self.calls);
+        let mut answer = self.ask(&mut calls, 0, hello);
+        for _ in 0..2 {
+            match &answer {
+                Err(LeaseError::Connection(error))
+                    if matches!(error.kind(), BrokenPipe | ConnectionReset) =>
+                {
+                    let call = calls.last;
+                    answer = calls.answer(&self.packets, call);
+                }
+                _ => break,
+            }
+        }
+        Ok(answer?.0)
     }
 
     fn ask(
