@@ -133,6 +133,21 @@ pub struct ServeArgs {
     /// Most memory that a user other than root may hold by leases
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     lease_limit: Option<Bytes>,
+    /// Of it, most memory that a user may promise itself for later leases
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    lease_limit_promised: Option<Bytes>,
+    /// Of it, most memory that a user may hold by revocable leases
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    lease_limit_revocable: Option<Bytes>,
+    /// Most memory that a user's leases may make the server zero in a second
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    lease_limit_zeroing: Option<Bytes>,
+    /// Most connections of a user other than root; 0 for no limit
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    lease_connections: usize,
+    /// Most leases and promises of a connection; 0 for no limit
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    lease_count: usize,
     /// Time in milliseconds from the request for a revocable lease to its end
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 100)]
     lease_notice: u64,
@@ -278,7 +293,14 @@ fn more(args: &ServeArgs) -> Bytes {
 }
 
 fn lease_settings(args: &ServeArgs) -> Option<Leases> {
-    let quota = Quota { user: args.lease_limit.unwrap_or_default(), ..Quota::default() };
+    let quota = Quota {
+        user: args.lease_limit.unwrap_or_default(),
+        promised: args.lease_limit_promised.unwrap_or_default(),
+        revocable: args.lease_limit_revocable.unwrap_or_default(),
+        zeroing: args.lease_limit_zeroing.unwrap_or_default(),
+        connections: args.lease_connections,
+        leases: args.lease_count,
+    };
     let notice = Duration::from_millis(args.lease_notice);
     let (grow, idle) = (more(args), Duration::from_secs(args.lease_idle));
     let (pulse, stored) = (pulse(), stored());

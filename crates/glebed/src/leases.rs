@@ -9,6 +9,8 @@ use glebe::reserve::Promise;
 use glebe_lease::wire::{Flags, Name};
 use glebe_lease::Row;
 
+use crate::quota::Kind;
+
 #[derive(Debug)]
 pub(crate) enum Held {
     Given(Vec<ClosedBlock>),
@@ -61,6 +63,15 @@ impl Lease {
 
     fn is_given(&self) -> bool {
         matches!(self.held, Held::Given(_))
+    }
+
+    /// Returns what the lease counts as.
+    pub(crate) fn kind(&self) -> Kind {
+        if self.is_promise() {
+            Kind::Promised
+        } else {
+            Kind::of(self.flags)
+        }
     }
 
     pub(crate) fn is_promise(&self) -> bool {

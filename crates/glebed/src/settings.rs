@@ -17,6 +17,8 @@ pub struct Quota {
     pub user: Bytes,
     /// Bytes that a user may promise itself.
     pub promised: Bytes,
+    /// Bytes that a user may hold by revocable leases.
+    pub revocable: Bytes,
     /// Bytes of a second's zeroing that a user's returned leases may cost.
     pub zeroing: Bytes,
     /// Connections of a user.
@@ -81,6 +83,7 @@ impl Default for Quota {
         Self {
             user: Bytes::ZERO,
             promised: Bytes::ZERO,
+            revocable: Bytes::ZERO,
             zeroing: Bytes::ZERO,
             connections: 256,
             leases: 1024,

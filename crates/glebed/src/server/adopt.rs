@@ -15,6 +15,7 @@ use rustix::net::Shutdown;
 use super::Server;
 use crate::conn::Conn;
 use crate::leases::{Held, Lease};
+use crate::quota::Kind;
 use crate::store::{of_conn, Restored, Store};
 
 impl Server {
@@ -47,7 +48,7 @@ impl Server {
                 until: None,
                 stored: Some(name),
             };
-            self.users.take(conn.uid, stored.bytes);
+            self.users.take(conn.uid, stored.bytes, Kind::of(stored.flags));
             self.leases.adopt(stored.number, lease);
         }
         for (serial, conn) in conns {

@@ -17,6 +17,7 @@ use super::found::Found;
 use super::{Made, Refusal, Server};
 use crate::conn::Waiting;
 use crate::leases::{Held, Lease};
+use crate::quota::Kind;
 use crate::stats::Counter;
 use crate::store::{of_conn, StoredLease};
 
@@ -27,11 +28,11 @@ impl Server {
     pub(super) fn lease(&mut self, key: usize, call: u32, wish: &Wish) -> Result<(), Refusal> {
         let run = self.checked(key, wish)?;
         let bytes = run.0.bytes(glebe::page_size()).get();
-        self.charge(key, bytes, false)?;
+        self.charge(key, bytes, Kind::of(wish.flags))?;
         let found = self.blocks(wish, run);
         let lent = found.and_then(|found| self.lend(key, call, wish, (bytes, found)));
         if lent.is_err() {
-            self.discharge(key, bytes, false);
+            self.discharge(key, bytes, Kind::of(wish.flags));
         }
         lent
     }
@@ -94,18 +95,19 @@ impl Server {
         Ok((pages(bytes), pages(align)))
     }
 
-    fn charge(&mut self, key: usize, bytes: u64, promise: bool) -> Result<(), Refusal> {
+    fn charge(&mut self, key: usize, bytes: u64, kind: Kind) -> Result<(), Refusal> {
         let Some(conn) = self.conns.get(key) else { return Ok(()) };
-        self.users.add(conn.uid, bytes, promise).map_err(|exceeded| {
+        self.users.add(conn.uid, bytes, kind).map_err(|exceeded| {
             let (uid, limit) = (conn.uid, exceeded.limit);
-            let text = format!("{limit} is what {}; user {uid} asks for more", exceeded.what);
+            let text =
+                format!("{limit} is what a user {}; user {uid} asks for more", exceeded.what);
             Refusal { errno: Errno::DQUOT, limit: limit.get(), text }
         })
     }
 
-    fn discharge(&mut self, key: usize, bytes: u64, promise: bool) {
+    fn discharge(&mut self, key: usize, bytes: u64, kind: Kind) {
         if let Some(conn) = self.conns.get(key) {
-            self.users.remove(conn.uid, bytes, promise);
+            self.users.remove(conn.uid, bytes, kind);
         }
     }
 
@@ -163,7 +165,7 @@ impl Server {
 
     /// Takes a lease's memory back, which cuts its files.
     pub(super) fn end(&mut self, lease: Lease) {
-        self.users.remove(lease.uid, lease.bytes, lease.is_promise());
+        self.users.remove(lease.uid, lease.bytes, lease.kind());
         let is_revoked = lease.until.is_some_and(|until| until <= Instant::now());
         if let Some(name) = &lease.stored {
             let _ = self.store.forget(name);
@@ -286,7 +288,7 @@ impl Server {
         match blocks {
             Ok(blocks) if is_there => self.give(key, call, &wish, (bytes, blocks)),
             other => {
-                self.users.remove(uid, bytes, false);
+                self.users.remove(uid, bytes, Kind::of(wish.flags));
                 match other {
                     Ok(blocks) => self.pass_to_keeper(blocks, false),
                     Err(_) if is_there && is_again => {
@@ -331,7 +333,7 @@ impl Server {
     pub(super) fn promise(&mut self, key: usize, wish: &Wish) -> Result<(u64, u64), Refusal> {
         let (pages, align) = self.checked(key, wish)?;
         let bytes = pages.bytes(glebe::page_size()).get();
-        self.charge(key, bytes, true)?;
+        self.charge(key, bytes, Kind::Promised)?;
         let run = Run::new(pages).align(align);
         let run = if wish.flags.contiguous { run } else { run.any() };
         let promised = ClosedBlock::promise(&self.reserve, run).or_else(|_| {
@@ -345,7 +347,7 @@ impl Server {
         let promise = match promised {
             Ok(promise) => promise,
             Err(error) => {
-                self.discharge(key, bytes, true);
+                self.discharge(key, bytes, Kind::Promised);
                 return Err(self.refusal(pages, &error));
             }
         };
@@ -362,10 +364,10 @@ impl Server {
         };
         let wish = Wish { bytes, flags, name, ..Wish::default() };
         let uid = self.conns.get(key).map(|conn| conn.uid);
-        uid.into_iter().for_each(|uid| self.users.take(uid, bytes));
+        uid.into_iter().for_each(|uid| self.users.take(uid, bytes, Kind::of(flags)));
         let found = Found::placed(vec![promise], &self.kept);
         self.lend(key, call, &wish, (bytes, found)).map_err(|refusal| {
-            self.discharge(key, bytes, false);
+            self.discharge(key, bytes, Kind::of(flags));
             let text = format!("the promise could not be kept: {}", refusal.text);
             Refusal { errno: Errno::IO, limit: 0, text }
         })

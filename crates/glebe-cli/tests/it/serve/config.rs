@@ -35,6 +35,8 @@ fn a_file_has_every_option() {
          slab-min-size = 64\nenable-largepages = true\nlock-memory = true\ndelimiter = '/'\n\
          extended = ['idle_timeout=33', 'no_maxconns_fast']\nno-stats = true\n\
          leases = false\nlease-socket = 'leases'\nlease-zeroed = '4M'\nlease-limit = '1G'\n\
+         lease-limit-promised = '1G'\nlease-limit-revocable = '1G'\nlease-limit-zeroing = '1G'\n\
+         lease-connections = 9\nlease-count = 9\n\
          lease-notice = 50\nlease-grow = '64M'\nlease-idle = 30\ncheck = false\n\
          control = {:?}\n",
         uid(),
