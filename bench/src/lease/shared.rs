@@ -27,7 +27,10 @@ pub(super) fn run(served: &Served, report: &mut Report) -> Outcome {
             }
             String::from_utf8(output.stdout)?.lines().try_for_each(|line| said(line, report))?;
         }
-        Err(why) => return Ok(not_run(report, &why)),
+        Err(why) => {
+            not_run(report, &why);
+            return Ok(());
+        }
     }
     for peer in PEERS {
         let ratio = by_round(report.of(CASE, peer, US), report.of(CASE, GLEBE, US));
