@@ -7,7 +7,7 @@ use glebe_cache::{CacheError, SharedCache, SharedCacheOptions};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::stressed::{in_child, ChildEnd};
 use glebe_testing::Scratch;
-use glebe_volatile::{Priority, Shared};
+use glebe_volatile::{page_size, Priority, Shared};
 
 const FOLDER: &str = "GLEBE_TEST_FOLDER";
 
@@ -97,6 +97,35 @@ fn a_forked_child_uses_the_same_cache() {
     });
     assert_eq!(ended, ChildEnd::Exit(10));
     assert_eq!(values(&cache, 0..20), 20);
+}
+
+/// Forked workers must not take the same numbers for different values of one length.
+#[test]
+fn long_values_of_forked_children_do_not_mix() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    let cache = options(scratch.path()).size(Bytes::mib(32)).open("forks").unwrap();
+    let value_of = |key: u8| vec![key; 300_000];
+    assert!(cache.put(b"before", &value_of(9)).unwrap());
+    for key in 0..3 {
+        let ended = in_child(|| u8::from(cache.put(&[key], &value_of(key)).unwrap()));
+        assert_eq!(ended, ChildEnd::Exit(1));
+    }
+    assert!(cache.put(&[3], &value_of(3)).unwrap());
+    let mut value = Vec::new();
+    for key in 0..4 {
+        assert!(cache.get(&[key], &mut value) && value == value_of(key), "key {key}");
+    }
+}
+
+#[test]
+fn a_file_of_small_places_stores_what_fits() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    let made = Shared::options().granule(page_size().bytes());
+    made.create_at(&scratch.path().join("small"), Bytes::mib(8)).unwrap();
+    let cache = options(scratch.path()).open("small").unwrap();
+    assert!(cache.put(b"key", b"value").unwrap());
+    assert!(!cache.put(b"key", &[7; 100_000]).unwrap());
+    assert!(!cache.get(b"key", &mut Vec::new()), "the older value must not stay");
 }
 
 #[test]

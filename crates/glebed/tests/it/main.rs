@@ -4,4 +4,5 @@ mod bad_days;
 mod caches;
 mod kills;
 mod leases;
+mod reached;
 mod running;
