@@ -119,7 +119,7 @@ impl SharedCache {
         (self.size().as_usize() / 8).max(place / 4).min(u32::MAX as usize)
     }
 
-    /// Copies the value of `key` into `value`. Returns false, and empties `value`, if there is none.
+    /// Copies the value of `key` into `value`. If there is none, returns false and empties `value`.
     #[must_use]
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> bool {
         value.clear();

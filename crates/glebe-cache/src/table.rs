@@ -9,8 +9,8 @@
 //!
 //! A writer takes the next bytes of the ring by one addition to `head`, writes its entry there, and
 //! then publishes it: a slot of the key's set gets the entry's position. The newest entries
-//! overwrite the oldest. Positions count from a random number at the ring's first use, so a position
-//! tells if its entry was overwritten, and those of a later ring differ.
+//! overwrite the oldest. Positions count from the ring's first use on, so a position tells if its
+//! entry was overwritten. They begin at random, unlike those of a later ring.
 //!
 //! A reader copies the value and then checks its checksum, which covers hash, position and length.
 //! So a lost, torn or foreign entry is a miss. A writer that stops for a whole turn of the ring

@@ -1,3 +1,5 @@
+//! Tests a place against a model, other threads, and any bytes.
+
 use super::*;
 use std::collections::HashMap;
 
