@@ -18,7 +18,8 @@ def test_the_examples_of_the_page_run():
     names = {}
     for text in ran:
         exec(compile(text, str(PAGE), "exec"), names)
-    assert len(ran) == 6 and len(names["spilled"]) == 1
+    assert names["copied"] == {"any": "object"} and names["array"][999] == 999
+    assert len(ran) == 7 and len(names["spilled"]) == 1
     assert names["total"] == 0 and (names["tile"](3, 4) == 12).all()
 
 
