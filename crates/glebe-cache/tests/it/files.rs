@@ -1,5 +1,7 @@
 //! Tests the volatile file.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use glebe_cache::units::Bytes;
@@ -150,5 +152,46 @@ fn long_values_are_whole_or_missing() {
     for nth in [0, 2, 3] {
         let is_hit = cache.get(&[nth], &mut value);
         assert!(!is_hit || value == value_of(if nth == 0 { 9 } else { nth }), "{nth}");
+    }
+}
+
+/// Writes noise to a file from an offset on.
+fn spoil(file: &File, from: u64) {
+    let mut noise = 1_u64;
+    let mut block = || -> Vec<u8> {
+        let mut next = || {
+            noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            noise.rotate_left(29).to_le_bytes()
+        };
+        (0..8192).flat_map(|_| next()).collect()
+    };
+    for at in (from..file.metadata().unwrap().len()).step_by(64 << 10) {
+        file.write_all_at(&block(), at).unwrap();
+    }
+}
+
+/// Another process of the user may write anything to the file, or cut it.
+#[test]
+fn a_spoilt_or_cut_file_harms_nobody() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    for name in ["all", "values", "cut"] {
+        let cache = options(scratch.path()).open(name).unwrap();
+        fill(&cache, 0..50);
+        let file = File::options().write(true).open(scratch.path().join(name)).unwrap();
+        let ended = in_child(|| {
+            match name {
+                "all" => spoil(&file, 0),
+                "values" => spoil(&file, file.metadata().unwrap().len() - Bytes::mib(8).get()),
+                _ => file.set_len(0).unwrap(),
+            }
+            for key in 0..200_u32 {
+                let _ = cache.get(&key.to_le_bytes(), &mut Vec::new());
+                let _ = cache.put(&key.to_le_bytes(), &[7; 1000]);
+                let _ = cache.put(&key.to_le_bytes(), &[7; 300_000]);
+                cache.remove(&key.to_le_bytes());
+            }
+            u8::from(name == "values" && values(&cache, 0..50) > 0)
+        });
+        assert_eq!(ended, ChildEnd::Exit(0), "{name}");
     }
 }
