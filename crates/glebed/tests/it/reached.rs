@@ -13,6 +13,7 @@ use glebe::units::Bytes;
 use glebe_cache::SharedCache;
 use glebe_lease::socket::{bound, Packets};
 use glebe_lease::wire::{Answer, Flags, Message, Request};
+use glebe_testing::stressed::{in_child, ChildEnd};
 use glebe_testing::time::wait_until;
 use glebe_testing::Scratch;
 use rustix::io::Errno;
@@ -78,9 +79,14 @@ fn a_lack_of_memory_elsewhere_hides_no_value() {
     drop(rest);
 }
 
+/// The number of a fake's cache that answers no request for memory of the second place.
+const SILENT: u64 = 90;
+
 /// Speaks the protocol. Of two places, the first has memory.
 struct Fake {
     is_ending: Arc<AtomicBool>,
+    /// Somebody asked for memory that there is not.
+    is_asked: Arc<AtomicBool>,
     thread: JoinHandle<()>,
     path: PathBuf,
 }
@@ -89,8 +95,8 @@ impl Fake {
     fn start(path: &Path, number: u64) -> Self {
         let listener = bound(path).unwrap();
         rustix::net::listen(&listener, 8).unwrap();
-        let is_ending = Arc::new(AtomicBool::new(false));
-        let ending = Arc::clone(&is_ending);
+        let [is_ending, is_asked] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (ending, asked) = (Arc::clone(&is_ending), Arc::clone(&is_asked));
         let thread = std::thread::spawn(move || {
             let control = MemoryFile::new(glebe::page_size().bytes()).unwrap();
             let memory = MemoryFile::new(Bytes::new(BRICK)).unwrap();
@@ -98,11 +104,15 @@ impl Fake {
             let mut conns = Vec::new();
             while !ending.load(Ordering::Acquire) {
                 conns.extend(Packets::accept(&listener));
-                conns.iter().for_each(|conn| answer(conn, number, &control, &memory));
+                for conn in &conns {
+                    if answer(conn, number, &control, &memory) {
+                        asked.store(true, Ordering::Release);
+                    }
+                }
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        Self { is_ending, thread, path: path.to_owned() }
+        Self { is_ending, is_asked, thread, path: path.to_owned() }
     }
 
     /// Ends as a killed daemon does: it changes no generation, and leaves its files to clients.
@@ -113,9 +123,10 @@ impl Fake {
     }
 }
 
-fn answer(conn: &Packets, number: u64, control: &MemoryFile, memory: &MemoryFile) {
+/// Returns true if the request was for memory that there is not.
+fn answer(conn: &Packets, number: u64, control: &MemoryFile, memory: &MemoryFile) -> bool {
     let mut bytes = [0; 512];
-    let Ok(len @ 1..) = conn.receive_alone(&mut bytes) else { return };
+    let Ok(len @ 1..) = conn.receive_alone(&mut bytes) else { return false };
     let request = Message::<Request>::decode(&bytes[..len]).unwrap();
     let (body, file) = match request.body {
         Request::Hello { .. } => {
@@ -126,6 +137,7 @@ fn answer(conn: &Packets, number: u64, control: &MemoryFile, memory: &MemoryFile
             control.as_file().write_all_at(&number.to_le_bytes(), 16).unwrap();
             (Answer::Place { generation: number }, Some(memory))
         }
+        _ if number == SILENT => return true,
         _ => {
             let is_known = request.lease == number;
             let errno = if is_known { Errno::NOMEM } else { Errno::INVAL }.raw_os_error();
@@ -135,7 +147,9 @@ fn answer(conn: &Packets, number: u64, control: &MemoryFile, memory: &MemoryFile
     let mut out = Vec::new();
     Message { call: request.call, lease: number, body }.encode(&mut out);
     let files: Vec<_> = file.iter().map(|file| file.as_file().as_fd()).collect();
-    conn.send(&out, &files).unwrap();
+    // A client that did not wait has left.
+    let _ = conn.send(&out, &files);
+    matches!(request.body, Request::Place { index: 1 })
 }
 
 /// Returns a key whose place has memory, and one whose place has none.
@@ -158,8 +172,11 @@ fn a_killed_daemons_values_do_not_outlive_what_sees_its_end() {
     std::thread::sleep(Duration::from_millis(60));
     assert!(value(&cache, &stored).is_some());
     killed.kill();
-    assert!(!cache.put(&refused, b"new").unwrap());
-    assert_eq!(value(&cache, &stored), None, "the put saw that the daemon was killed");
+    // Another test's child may have the daemon's end of the connection for a moment.
+    wait_until("a put sees that the daemon was killed", PATIENCE, || {
+        assert!(!cache.put(&refused, b"new").unwrap());
+        value(&cache, &stored).is_none()
+    });
     let next = Fake::start(&path, 80);
     let other = open(&path, 2);
     let [stored, _] = keys(&other);
@@ -167,4 +184,30 @@ fn a_killed_daemons_values_do_not_outlive_what_sees_its_end() {
         value(&cache, &stored).is_some()
     });
     next.kill();
+}
+
+#[test]
+fn a_child_forked_during_a_request_does_without_the_place() {
+    let scratch = Scratch::new("glebed-fake");
+    let path = scratch.path().join("leases");
+    let silent = Fake::start(&path, SILENT);
+    let cache = open(&path, 2);
+    let other = open(&path, 2);
+    let [stored, refused] = keys(&other);
+    assert!(cache.put(&stored, b"old").unwrap());
+    silent.is_asked.store(false, Ordering::Release);
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| cache.put(&refused, b"new").unwrap());
+        wait_until("the thread waits for an answer", PATIENCE, || {
+            silent.is_asked.load(Ordering::Acquire)
+        });
+        let ended = in_child(|| {
+            let seen = value(&cache, &stored);
+            let puts = [(); 3].map(|()| cache.put(&refused, b"new").unwrap());
+            u8::from(seen.is_some() && puts == [false; 3] && cache.end().is_err())
+        });
+        assert_eq!(ended, ChildEnd::Exit(1));
+        assert!(!put.join().unwrap());
+    });
+    silent.kill();
 }
