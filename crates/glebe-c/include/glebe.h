@@ -126,7 +126,8 @@ enum {
     GLEBE_ERROR_HANDLER_COVERED = -31, /* another SIGBUS handler was installed over glebe's */
     GLEBE_ERROR_STALE = -32,         /* the object was removed or evicted */
     GLEBE_ERROR_FOREIGN = -33,       /* the object belongs to another pool, or to none */
-    GLEBE_ERROR_TOO_LONG = -34,      /* an object is longer than a page */
+    GLEBE_ERROR_TOO_LONG = -34,      /* an object is longer than a page, or a value too long for a
+                                        shared cache */
     GLEBE_ERROR_BUFFER_TOO_SMALL = -35, /* the call wrote the length that it needs */
     GLEBE_ERROR_FULL = -36,          /* the limit leaves no room; the text has the bytes held and
                                         the limit */
@@ -1098,6 +1099,65 @@ enum {
  * REVOKED if the daemon took the memory, so its bytes are lost; OS, OTHER if the connection
  * fails. */
 int glebe_lease_recalled(glebe_lease lease, uint64_t wait_ms, uint64_t *left_ms);
+
+/* ---- Shared caches --------------------------------------------------------------------------- */
+
+/* Values by key, both any bytes, for all processes of the user: who opens the same name has the
+ * same cache. The memory is the idle memory of a daemon (`glebe serve --leases`) or, where no
+ * daemon runs, of a volatile file. Any value may vanish at any time. A forked child opens the cache
+ * again. */
+typedef struct glebe_shared_cache {
+    uint64_t id;
+} glebe_shared_cache;
+
+/* Options of a shared cache. */
+typedef struct glebe_shared_cache_options {
+    uint64_t size;        /* sizeof(glebe_shared_cache_options) */
+    uint64_t cache_bytes; /* most bytes of a new cache; 0: 256 MiB */
+    const char *socket;   /* path of the daemon's socket; null: $GLEBE_LEASES, else the usual one */
+    const char *folder;   /* directory of the file without a daemon, on tmpfs; null: glebe-caches in
+                             $XDG_RUNTIME_DIR, else in /dev/shm */
+} glebe_shared_cache_options;
+
+/* Opens the user's cache `name`, of 1 to 32 bytes of UTF-8, or makes it. Errors: NULL, BAD_SIZE,
+ * BAD_ARGUMENT, TOO_MANY; QUOTA if the user has too many caches; HANDLER_COVERED; BAD_FILE;
+ * NO_MEMORY; OS, OTHER. */
+int glebe_shared_cache_open(const char *name, const glebe_shared_cache_options *options,
+                            glebe_shared_cache *cache);
+
+/* Closes the cache. Its values stay for other processes and later ones. */
+int glebe_shared_cache_free(glebe_shared_cache cache);
+
+/* Stores a value, in place of the key's earlier one. Returns GLEBE_PUT_STORED, or GLEBE_PUT_FULL if
+ * there is no memory for it; the key then has no value, unless the daemon does not answer. Errors:
+ * NULL; TOO_LONG if the key has more than 64 KiB, or both more than glebe_shared_cache_limit. */
+int glebe_shared_cache_put(glebe_shared_cache cache, const void *key, size_t key_len_bytes,
+                           const void *value, size_t value_len_bytes);
+
+/* Copies a value out; returns GLEBE_GET_*. Writes its length to `value_len_bytes`, also with
+ * BUFFER_TOO_SMALL, which leaves the buffer as it is; after a miss, 0. Errors: NULL,
+ * BUFFER_TOO_SMALL. */
+int glebe_shared_cache_get(glebe_shared_cache cache, const void *key, size_t key_len_bytes,
+                           void *buffer, size_t buffer_len_bytes, size_t *value_len_bytes);
+
+enum {
+    GLEBE_REMOVE_DONE = 0,
+    GLEBE_REMOVE_NONE = 1 /* the key had no value */
+};
+
+/* Removes a value; returns GLEBE_REMOVE_*. Errors: NULL. */
+int glebe_shared_cache_remove(glebe_shared_cache cache, const void *key, size_t key_len_bytes);
+
+/* Writes the most bytes of a key with its value to `limit_bytes`. Errors: NULL. */
+int glebe_shared_cache_limit(glebe_shared_cache cache, uint64_t *limit_bytes);
+
+/* Writes the cache's length to `len_bytes`, and to `of_daemon` 1 if the memory is a daemon's, or 0
+ * if it is a file's. Either pointer may be null. */
+int glebe_shared_cache_memory(glebe_shared_cache cache, uint64_t *len_bytes, uint64_t *of_daemon);
+
+/* Ends the cache of this name: all values are gone, for all processes. The handle stays. Errors:
+ * OS, OTHER if the daemon does not answer or the file stays. */
+int glebe_shared_cache_end(glebe_shared_cache cache);
 
 /* ---- Object pools ---------------------------------------------------------------------------- */
 

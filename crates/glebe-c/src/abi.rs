@@ -140,6 +140,9 @@ pub const GLEBE_VRANGE_NONVOLATILE: c_int = 1;
 pub const GLEBE_LEASE_KEPT: c_int = 0;
 pub const GLEBE_LEASE_RECALLED: c_int = 1;
 
+pub const GLEBE_REMOVE_DONE: c_int = 0;
+pub const GLEBE_REMOVE_NONE: c_int = 1;
+
 pub const GLEBE_CODEC_AUTO: u64 = 0;
 pub const GLEBE_CODEC_NONE: u64 = 1;
 pub const GLEBE_CODEC_LZ4: u64 = 2;
@@ -238,6 +241,11 @@ structures! {
         name: Chars,
         socket: Chars,
     }
+    glebe_shared_cache_options {
+        cache_bytes: u64,
+        socket: Chars,
+        folder: Chars,
+    }
     glebe_volatile_options {
         engine: u64,
         huge: u64,
@@ -325,6 +333,7 @@ fixed! {
     glebe_promise { id }
     glebe_view { id }
     glebe_lease { id }
+    glebe_shared_cache { id }
     glebe_cache { id }
     glebe_volatile { id }
     glebe_zpool { id }

@@ -7,7 +7,7 @@ use glebe::contig;
 use glebe::error::OsError;
 use glebe::internal::sys::errno;
 use glebe::reserve::ReserveError;
-use glebe::{lease, reclaim, swap, vmap, volatile, zpool};
+use glebe::{cache, lease, reclaim, swap, vmap, volatile, zpool};
 
 use crate::abi::*;
 
@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     NotWritable { name: &'static str, addr: usize },
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
+    #[error(transparent)]
+    Cache(#[from] cache::CacheError),
     #[error(transparent)]
     Contig(#[from] contig::Error),
     #[error(transparent)]
@@ -105,6 +107,7 @@ impl Failure {
             Self::Here { code, .. } => *code,
             Self::NotWritable { .. } => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
+            Self::Cache(error) => code_of_cache(error),
             Self::Contig(error) => code_of_contig(error),
             Self::Lease(error) => code_of_lease(error),
             Self::Reclaim(error) => code_of_reclaim(error),
@@ -227,6 +230,18 @@ fn code_of_contig(error: &contig::Error) -> c_int {
     }
 }
 
+fn code_of_cache(error: &cache::CacheError) -> c_int {
+    use cache::CacheError;
+    match error {
+        CacheError::TooLong { .. } => GLEBE_ERROR_TOO_LONG,
+        CacheError::BadName { .. } | CacheError::BadSize { .. } => GLEBE_ERROR_BAD_ARGUMENT,
+        CacheError::Lease(error) => code_of_lease(error),
+        CacheError::File { source, .. } => code_of_volatile(source),
+        CacheError::Directory { source, .. } => code_of_os(source),
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
 fn code_of_lease(error: &lease::LeaseError) -> c_int {
     use lease::LeaseError;
     match error {
@@ -315,7 +330,8 @@ mod tests {
             [(errno::ENOMEM, GLEBE_ERROR_NO_MEMORY), (errno::EPERM, GLEBE_ERROR_OS)]
         {
             let os = || OsError::new("mmap", "a page", std::io::Error::from_raw_os_error(number));
-            let all: [Failure; 9] = [
+            let all: [Failure; 10] = [
+                cache::CacheError::Directory { path: String::new(), source: os() }.into(),
                 contig::Error::from(os()).into(),
                 ReserveError::from(os()).into(),
                 ReserveError::from(contig::Error::from(os())).into(),

@@ -35,6 +35,7 @@ mod cache;
 mod contig;
 mod lease;
 mod reserve;
+mod shared_cache;
 mod stats;
 mod view;
 mod volatile;

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
+use glebe::cache::SharedCache;
 use glebe::extent::Extent;
 use glebe::internal::stats::LANES;
 use glebe::internal::sys::processes::fork::ForkGuard;
@@ -113,6 +114,7 @@ tables! {
     15 "swap cache" glebe_swap_cache swap_caches: Of<SwapCache>, LANES;
     16 "swap area" glebe_swap_area areas: Of<Arc<Area>>, LANES;
     17 "lease" glebe_lease leases: Lease, 1;
+    18 "shared cache" glebe_shared_cache shared_caches: Arc<SharedCache>, LANES;
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

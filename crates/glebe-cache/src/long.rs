@@ -3,9 +3,9 @@
 //! The key's entry has the value's length and a random number, which is the parts' key. So parts of
 //! two values never mix. A lost part makes the whole value a miss.
 
-use std::hash::{BuildHasher, RandomState};
-
+use glebe_lease::internal::PlaceUse;
 use glebe_os::internal::hash::hash;
+use glebe_os::internal::sys::machine::random;
 
 use crate::store::Store;
 use crate::table::Table;
@@ -28,11 +28,15 @@ impl Long {
 
     /// Stores the parts; `None` if the cache has no memory for one.
     pub(crate) fn put(store: &Store, value: &[u8]) -> Option<Self> {
-        let long = Self { number: RandomState::new().hash_one(value.len()), len: value.len() };
+        // The kernel's numbers differ in forked children, unlike the standard library's.
+        let mut number = [0; WORD];
+        random::fill(&mut number).ok()?;
+        let long = Self { number: u64::from_le_bytes(number), len: value.len() };
         for (nth, part) in value.chunks(PART).enumerate() {
             let (key, hash) = long.part(store, nth);
-            let put = store
-                .with(store.place_of(hash), true, |at| Table::new(at).put(hash, &key, part, false));
+            let put = store.with(store.place_of(hash), PlaceUse::Fill, |at| {
+                Table::new(at).put(hash, &key, part, false)
+            });
             put.filter(|is_kept| *is_kept)?;
         }
         Some(long)
@@ -43,7 +47,7 @@ impl Long {
         value.len() == self.len
             && value.chunks_mut(PART).enumerate().all(|(nth, part)| {
                 let (key, hash) = self.part(store, nth);
-                let copied = store.with(store.place_of(hash), false, |at| {
+                let copied = store.with(store.place_of(hash), PlaceUse::Read, |at| {
                     let table = Table::new(at);
                     table.find(hash, &key).is_some_and(|entry| table.copy(&entry, part))
                 });

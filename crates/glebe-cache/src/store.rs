@@ -2,13 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use glebe_lease::internal::Places;
+use glebe_lease::internal::{PlaceUse, Places};
 use glebe_lease::LeaseError;
+use glebe_os::internal::hash::hash;
 use glebe_os::internal::mapping::Part;
 use glebe_os::units::Bytes;
 
 use crate::error::CacheError;
 use crate::file::CacheFile;
+use crate::table::Table;
+
+const TRIES: usize = 3;
 
 #[derive(Debug)]
 pub(crate) enum Store {
@@ -60,18 +64,36 @@ impl Store {
         }
     }
 
-    /// Calls `work` with a place that has memory. With `is_asked`, the place may get memory.
+    /// Calls `work` with the place of an index.
     pub(crate) fn with<R>(
         &self,
         index: usize,
-        is_asked: bool,
+        wanted: PlaceUse,
         work: impl FnOnce(Part<'_>) -> R,
     ) -> Option<R> {
         match self {
-            Self::Daemon(places) if is_asked => places.get_or_ask(index).map(work),
-            Self::Daemon(places) => places.get(index).map(work),
-            Self::File(file) => file.with(index, is_asked, work),
+            Self::Daemon(places) => places.get(index, wanted).map(work),
+            Self::File(file) => file.with(index, wanted == PlaceUse::Fill, work),
         }
+    }
+
+    /// Calls `work` with the place of a key and its hash. Calls it again if the cache was ended
+    /// meanwhile, since the next one has another seed.
+    pub(crate) fn change<R>(
+        &self,
+        key: &[u8],
+        wanted: PlaceUse,
+        work: impl Fn(&Table<'_>, u64) -> R,
+    ) -> Option<R> {
+        for _ in 0..TRIES {
+            let seed = self.seed();
+            let hash = hash(seed, key);
+            let done = self.with(self.place_of(hash), wanted, |at| work(&Table::new(at), hash));
+            if self.seed() == seed {
+                return done;
+            }
+        }
+        None
     }
 
     pub(crate) fn end(&self) -> Result<(), CacheError> {

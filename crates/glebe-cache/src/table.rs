@@ -9,8 +9,8 @@
 //!
 //! A writer takes the next bytes of the ring by one addition to `head`, writes its entry there, and
 //! then publishes it: a slot of the key's set gets the entry's position. The newest entries
-//! overwrite the oldest. Positions count from the ring's first use, so a position tells if its
-//! entry was overwritten.
+//! overwrite the oldest. Positions count from the ring's first use on, so a position tells if its
+//! entry was overwritten. They begin at random, unlike those of a later ring.
 //!
 //! A reader copies the value and then checks its checksum, which covers hash, position and length.
 //! So a lost, torn or foreign entry is a miss. A writer that stops for a whole turn of the ring
@@ -18,7 +18,8 @@
 
 use glebe_os::internal::hash::hash;
 use glebe_os::internal::mapping::Part;
-use glebe_os::internal::sync::{fence, Ordering};
+use glebe_os::internal::sync::{fence, MappedWord, Ordering};
+use glebe_os::internal::sys::machine::random;
 
 /// Unit of the ring, and bytes of a set.
 const LINE: usize = 64;
@@ -34,7 +35,9 @@ const LINE_BITS: u32 = 48;
 const HEADER: usize = 4 * WORD;
 /// Bit of a header's lengths: the value is a [`Long`](crate::long::Long).
 const IS_LONG: u64 = 1 << 63;
-/// Attempts to publish against other writers of one set.
+/// Bits of a position. The head may have more.
+const POSITIONS: u64 = (1 << LINE_BITS) * LINE as u64 - 1;
+/// Attempts to change a slot against other writers.
 const TRIES: usize = 64;
 
 /// A view of a place. Cheap to make.
@@ -142,7 +145,7 @@ impl<'a> Table<'a> {
     /// Returns true if the ring overwrites the entry soon.
     pub(crate) fn is_old(&self, entry: &Entry) -> bool {
         let head = self.part.word(HEAD).load(Ordering::Relaxed);
-        head.wrapping_sub(entry.position) > (self.ring - self.ring / 4) as u64
+        head.wrapping_sub(entry.position) & POSITIONS > (self.ring - self.ring / 4) as u64
     }
 
     /// Writes an entry again, unless another writer has changed its slot.
@@ -152,13 +155,19 @@ impl<'a> Table<'a> {
     }
 
     /// Stores a value, which replaces an older one. Returns false if the key lost against other
-    /// writers; then no older value is left.
+    /// writers, or is too long for the ring; then no older value is left.
     pub(crate) fn put(&self, hash: u64, key: &[u8], value: &[u8], is_long: bool) -> bool {
+        if HEADER + key.len() + value.len() > self.ring {
+            self.remove(hash);
+            return false;
+        }
         let word = self.write(hash, key, value, is_long);
         for _ in 0..TRIES {
             let (slot, was) = self.victim(hash);
             if self.exchange(slot, was, word) {
-                return self.settle(hash, slot, word);
+                // Of two writers that publish in two slots at once, at least one sees the other's.
+                self.clear(hash, Some(slot));
+                return true;
             }
         }
         self.remove(hash);
@@ -167,10 +176,18 @@ impl<'a> Table<'a> {
 
     /// Removes a key's entries.
     pub(crate) fn remove(&self, hash: u64) {
-        for slot in self.slots(hash) {
-            let word = self.part.word(slot).load(Ordering::SeqCst);
-            if word != 0 && word >> LINE_BITS == tag(hash) {
-                self.exchange(slot, word, 0);
+        self.clear(hash, None);
+    }
+
+    /// Empties a key's slots but `own`. Tries again if a reader renews an entry meanwhile.
+    fn clear(&self, hash: u64, own: Option<usize>) {
+        for slot in self.slots(hash).filter(|slot| Some(*slot) != own) {
+            for _ in 0..TRIES {
+                let word = self.part.word(slot).load(Ordering::SeqCst);
+                let is_other = word == 0 || word >> LINE_BITS != tag(hash);
+                if is_other || self.exchange(slot, word, 0) {
+                    break;
+                }
             }
         }
     }
@@ -178,8 +195,8 @@ impl<'a> Table<'a> {
     /// Writes an entry, and returns the word that publishes it.
     fn write(&self, hash: u64, key: &[u8], value: &[u8], is_long: bool) -> u64 {
         let len = (HEADER + key.len() + value.len()).next_multiple_of(LINE) as u64;
-        let position = self.part.word(HEAD).fetch_add(len, Ordering::SeqCst);
-        let position = position / LINE as u64 * LINE as u64;
+        let position = self.head().fetch_add(len, Ordering::SeqCst);
+        let position = (position & POSITIONS) / LINE as u64 * LINE as u64;
         let lens = key.len() as u64 | (value.len() as u64) << 32;
         let lens = if is_long { lens | IS_LONG } else { lens };
         let fields = [hash, position, lens, sum(hash, position, value)];
@@ -194,6 +211,23 @@ impl<'a> Table<'a> {
         tag(hash) << LINE_BITS | (position / LINE as u64 + 1) & ((1 << LINE_BITS) - 1)
     }
 
+    fn head(&self) -> &MappedWord {
+        let head = self.part.word(HEAD);
+        if head.load(Ordering::Relaxed) == 0 {
+            self.begin(head);
+        }
+        head
+    }
+
+    #[cold]
+    fn begin(&self, head: &MappedWord) {
+        let mut start = [1; WORD];
+        // Any number will do.
+        let _ = random::fill(&mut start);
+        let start = (u64::from_le_bytes(start) & POSITIONS | 1).wrapping_mul(LINE as u64);
+        let _ = head.compare_exchange(0, start, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
     /// Returns the slot to write: this key's, else a free one, else the one of the oldest entry.
     fn victim(&self, hash: u64) -> (usize, u64) {
         let all = self.slots(hash).map(|slot| (slot, self.part.word(slot).load(Ordering::SeqCst)));
@@ -204,27 +238,6 @@ impl<'a> Table<'a> {
             word => (2, position_of(word)),
         };
         all.min_by_key(rank).unwrap_or((SETS, 0))
-    }
-
-    /// Leaves one entry of a key: the one with the highest position. Of two writers that publish in
-    /// two slots at once, at least one sees the other's.
-    fn settle(&self, hash: u64, own: usize, word: u64) -> bool {
-        let mut is_kept = true;
-        for slot in self.slots(hash).filter(|slot| *slot != own) {
-            let other = self.part.word(slot).load(Ordering::SeqCst);
-            if other == 0 || other >> LINE_BITS != tag(hash) {
-                continue;
-            }
-            if position_of(other) < position_of(word) || !self.has(position_of(other)) {
-                self.exchange(slot, other, 0);
-            } else {
-                is_kept = false;
-            }
-        }
-        if !is_kept {
-            self.exchange(own, word, 0);
-        }
-        is_kept
     }
 
     fn slots(&self, hash: u64) -> impl Iterator<Item = usize> {
@@ -240,7 +253,7 @@ impl<'a> Table<'a> {
     /// Returns true unless the ring has overwritten the entry.
     fn has(&self, position: u64) -> bool {
         let head = self.part.word(HEAD).load(Ordering::Acquire);
-        head.wrapping_sub(position) <= self.ring as u64
+        head.wrapping_sub(position) & POSITIONS <= self.ring as u64
     }
 
     fn copy_out(&self, position: u64, bytes: &mut [u8]) {
@@ -278,7 +291,7 @@ fn tag(hash: u64) -> u64 {
 }
 
 fn position_of(word: u64) -> u64 {
-    ((word & ((1 << LINE_BITS) - 1)) - 1).wrapping_mul(LINE as u64)
+    (word.wrapping_sub(1) & ((1 << LINE_BITS) - 1)) * LINE as u64
 }
 
 #[cfg(test)]

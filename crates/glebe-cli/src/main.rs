@@ -118,9 +118,9 @@ enum Command {
     /// program, and every process that it started, has ended.
     #[cfg(feature = "serve")]
     Lease(lease::LeaseArgs),
-    /// List the leases of a running `glebe serve`
+    /// List the leases and shared caches of a running `glebe serve`
     ///
-    /// Root sees all leases, other users their own.
+    /// Root sees all of them, other users their own.
     #[cfg(feature = "serve")]
     Leases(lease::LeasesArgs),
     /// When memory is short, purge volatile memory that processes share

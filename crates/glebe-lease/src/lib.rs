@@ -67,7 +67,8 @@
 //! * Cache: a user's processes that ask for one name share the cache, of the first's length. The
 //!   control file has 8-byte words: 1 since a client used the cache, a random seed, then each
 //!   place's generation (0: no memory). A client maps a place again when its generation changes.
-//!   The daemon takes a place by setting 0 and cutting the file. Release ends the cache.
+//!   The daemon takes a place by setting 0 and cutting the file. Release ends the cache: all
+//!   generations are 2^64 - 1, and clients open it anew.
 //! * The first request is hello. After a breach of the protocol the daemon answers with refused
 //!   (EPROTO) and ends the connection. A request with descriptors, or of more than 512 bytes, ends
 //!   it without an answer. Too many connections of a user: refused (EDQUOT) at once,
@@ -96,7 +97,7 @@ pub use wire::{Flags, Row, Wish};
 /// For the other crates of glebe; changes without notice.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::places::Places;
+    pub use crate::places::{PlaceUse, Places, ENDED};
 }
 
 #[doc(no_inline)]

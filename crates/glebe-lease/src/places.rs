@@ -4,11 +4,11 @@
 //! the old generation finds zeros: the guard replaces what was cut. A place without memory of the
 //! daemon reads as zeros.
 //!
-//! Lock: `link`, for a place's mapping. Nobody waits for it: who does not get it does without the
-//! place. A child forked meanwhile keeps the places that it has.
+//! Lock: `link`, for the connection and for mappings. Readers do not wait for it. Writers do, since
+//! they must reach an older value of their key. A child that was forked meanwhile keeps the places
+//! that it has.
 
 use std::fs::File;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,10 @@ use crate::error::LeaseError;
 use crate::guard::Guard;
 use crate::wire::{Malformed, Name};
 use glebe_os::internal::mapping::{Mapping, Part, Visibility};
-use glebe_os::internal::sync::{try_lock, MappedWord, Mutex, MutexGuard, Ordering};
+use glebe_os::internal::sync::{lock, try_lock, MappedWord, Mutex, MutexGuard, Ordering};
 use glebe_os::internal::sys::memory::memory_file::MemoryFile;
 use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize};
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
@@ -28,16 +29,28 @@ const WORD: usize = size_of::<MappedWord>();
 const USED: usize = 0;
 const SEED: usize = WORD;
 const GENERATIONS: usize = 2 * WORD;
+/// Generation of each place of an ended cache.
+pub const ENDED: u64 = u64::MAX;
 /// Most bytes of a cache's addresses.
 const LEN_MAX: u64 = 1 << 40;
-/// Time without requests after the daemon had no memory.
+/// Time without requests after the daemon had no memory, or did not answer.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Milliseconds between two looks if the daemon lives.
 const LOOK: u64 = 20;
-/// Longest wait for a daemon that does not answer, and the rest after it.
-const PATIENCE: Duration = Duration::from_millis(100);
-const REST: Duration = Duration::from_secs(2);
-const EINVAL: i32 = Errno::INVAL.raw_os_error();
+/// Longest wait for a daemon that does not answer.
+const PATIENCE: Duration = Duration::from_millis(200);
+const STEP: Duration = Duration::from_millis(1);
+
+/// The caller's use of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceUse {
+    /// A place that another thread maps counts as one without memory.
+    Read,
+    /// Changes what is there.
+    Change,
+    /// Adds to a place, which gets memory if it has none.
+    Fill,
+}
 
 /// A cache's memory. The daemon may take any place at any time.
 #[derive(Debug)]
@@ -53,6 +66,9 @@ pub struct Places {
     mapped: Box<[MappedWord]>,
     /// When somebody looked if the daemon lives: milliseconds.
     looked: MappedWord,
+    process: ForkGuard,
+    /// 1 in a forked child where `link` is locked for ever.
+    is_held: MappedWord,
     link: Mutex<Link>,
 }
 
@@ -62,6 +78,17 @@ struct Link {
     number: u64,
     /// When to ask the daemon again.
     pause: Option<Instant>,
+}
+
+impl Link {
+    fn is_paused(&self) -> bool {
+        self.pause.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// A daemon that answers late is asked seldom.
+fn pause_after(begin: Instant) -> Instant {
+    Instant::now() + PAUSE + begin.elapsed() * 10
 }
 
 impl Places {
@@ -84,8 +111,21 @@ impl Places {
         let mapped = (0..opened.places).map(|_| MappedWord::new(0)).collect();
         let link = Link { client: Some(client), number: opened.number, pause: None };
         let (path, link) = (path.to_owned(), Mutex::new(link));
-        let looked = MappedWord::new(now());
-        Ok(Self { path, name, place, control, _guard, memory, mapped, looked, link })
+        let [looked, is_held] = [now(), 0].map(MappedWord::new);
+        let process = ForkGuard::new();
+        Ok(Self {
+            path,
+            name,
+            place,
+            control,
+            _guard,
+            memory,
+            mapped,
+            looked,
+            process,
+            is_held,
+            link,
+        })
     }
 
     /// Returns the number of places.
@@ -106,29 +146,21 @@ impl Places {
         self.word(SEED).load(Ordering::Relaxed)
     }
 
-    /// Returns a place that has memory, else `None`.
+    /// Returns a place that has memory. `None` if it has none, or if nobody answers.
     #[must_use]
     #[inline]
-    pub fn get(&self, index: usize) -> Option<Part<'_>> {
+    pub fn get(&self, index: usize, wanted: PlaceUse) -> Option<Part<'_>> {
         self.look();
         let used = self.word(USED);
         if used.load(Ordering::Relaxed) == 0 {
             used.store(1, Ordering::Relaxed);
         }
-        let now = self.word(GENERATIONS + index * WORD).load(Ordering::Acquire);
+        let now = self.generation(index);
         match now != 0 && now == self.mapped[index].load(Ordering::Acquire) {
             true => Some(self.part(index)),
-            false if now == 0 => None,
-            false => self.map(index),
+            false if now == 0 && wanted == PlaceUse::Read => None,
+            false => self.map(index, wanted),
         }
-    }
-
-    /// Returns a place, with memory of the daemon if it has none yet. `None` if the daemon has no
-    /// memory to spare.
-    #[must_use]
-    #[inline]
-    pub fn get_or_ask(&self, index: usize) -> Option<Part<'_>> {
-        self.get(index).or_else(|| self.map(index))
     }
 
     /// Sees the end of a killed daemon. Its memory would not be another process's any more.
@@ -143,9 +175,14 @@ impl Places {
 
     #[cold]
     fn look_now(&self) {
-        let Some(mut link) = self.link() else { return };
+        let Some(mut link) = self.link(false) else { return };
         if link.client.as_ref().is_some_and(Client::has_ended) {
             self.forget(&mut link);
+        }
+        if link.client.is_none() && !link.is_paused() {
+            let begin = Instant::now();
+            let is_linked = self.is_linked(&mut link);
+            link.pause = (!is_linked).then(|| pause_after(begin));
         }
     }
 
@@ -160,66 +197,103 @@ impl Places {
     /// Ends the cache for all processes.
     ///
     /// # Errors
-    /// If the daemon has ended.
+    /// If the daemon does not answer; [`LeaseError::Forked`] in a child forked while another thread
+    /// of the parent asked the daemon.
     pub fn end(&self) -> Result<(), LeaseError> {
-        let Some(mut link) = self.link() else { return Ok(()) };
-        let number = link.number;
-        self.client(&mut link).map_or(Ok(()), |client| client.end_cache(number))
+        let mut link = self.link(true).ok_or(LeaseError::Forked)?;
+        self.is_linked(&mut link);
+        link.client.as_ref().map_or(Ok(()), |client| client.end_cache(link.number))
     }
 
     #[cold]
-    fn map(&self, index: usize) -> Option<Part<'_>> {
-        let mut link = self.link()?;
-        if link.pause.is_some_and(|until| Instant::now() < until) {
+    fn map(&self, index: usize, wanted: PlaceUse) -> Option<Part<'_>> {
+        let mut link = self.link(wanted != PlaceUse::Read)?;
+        let now = self.generation(index);
+        if now != 0 && now == self.mapped[index].load(Ordering::Acquire) {
+            return Some(self.part(index));
+        }
+        if link.is_paused() && (now == 0 || link.client.is_none()) {
             return None;
         }
-        let (number, begin) = (link.number, Instant::now());
-        let answer = self.client(&mut link).map(|client| client.place(number, index as u64));
-        let laid = match answer {
-            Some(Ok((generation, file))) => {
-                let offset = Bytes::new(index as u64 * self.place.get());
-                self.memory.lay(offset, &file, self.place).map(|()| generation).ok()
-            }
-            // The daemon has no memory to spare.
-            Some(Err(LeaseError::Refused { errno, .. })) if errno != EINVAL => None,
-            // The daemon does not answer in time. Its answer may come later, and nobody reads it.
-            Some(Err(LeaseError::Connection(error))) if error.kind() == ErrorKind::WouldBlock => {
-                None
-            }
-            // The cache or the daemon has ended.
-            Some(Err(_)) => {
-                self.forget(&mut link);
-                None
-            }
-            None => None,
-        };
-        let pause = if begin.elapsed() < PATIENCE { PAUSE } else { REST };
-        link.pause = laid.is_none().then(|| Instant::now() + pause);
+        let begin = Instant::now();
+        let is_linked = self.is_linked(&mut link);
+        if is_linked && wanted != PlaceUse::Fill && self.generation(index) == 0 {
+            return None;
+        }
+        let laid = self.laid(&mut link, index);
+        link.pause = laid.is_none().then(|| pause_after(begin));
         self.mapped[index].store(laid?, Ordering::Release);
         Some(self.part(index))
     }
 
-    /// Returns this process's connection. A new daemon has a new cache, which replaces the old.
-    fn client<'a>(&self, link: &'a mut Link) -> Option<&'a Client> {
-        if link.client.as_ref().is_none_or(|client| client.is_inherited() || client.has_ended()) {
-            link.client = None;
-            let client = connected(&self.path, self.name.as_str()).ok()?;
-            let opened = client.cache(self.memory.len(), self.name).ok()?;
-            let fits = opened.place == self.place.get() && opened.places == self.count() as u64;
-            let file = MemoryFile::adopt(opened.control).ok()?.ok()?;
-            let is_long = file.len().is_ok_and(|len| len >= self.control.len());
-            if !fits || !file.is_sealed() || !is_long {
-                return None;
+    /// Maps a place, and returns its generation.
+    fn laid(&self, link: &mut Link, index: usize) -> Option<u64> {
+        match link.client.as_ref()?.place(link.number, index as u64) {
+            Ok((generation, file)) => {
+                let offset = Bytes::new(index as u64 * self.place.get());
+                self.memory.lay(offset, &file, self.place).map(|()| generation).ok()
             }
-            self.control.lay(Bytes::ZERO, file.as_file(), self.control.len()).ok()?;
-            link.number = opened.number;
-            link.client = Some(client);
+            // The daemon has no memory to spare.
+            Err(LeaseError::Refused { errno, .. }) if errno != Errno::INVAL.raw_os_error() => None,
+            // The cache was ended, or the daemon does not answer.
+            Err(_) => {
+                self.forget(link);
+                None
+            }
         }
-        link.client.as_ref()
     }
 
-    fn link(&self) -> Option<MutexGuard<'_, Link>> {
-        try_lock(&self.link)
+    /// Returns true if this process has a connection, which it makes if necessary. Without one, no
+    /// place is mapped: its entries might be old. An ended cache is opened anew.
+    fn is_linked(&self, link: &mut Link) -> bool {
+        let is_gone = |client: &Client| client.has_ended() || self.generation(0) == ENDED;
+        if link.client.as_ref().is_some_and(is_gone) {
+            self.forget(link);
+        }
+        if link.client.as_ref().is_none_or(Client::is_inherited) && self.join(link).is_none() {
+            self.forget(link);
+        }
+        link.client.is_some()
+    }
+
+    /// Opens the cache on a connection of this process. A new daemon's cache replaces the old.
+    fn join(&self, link: &mut Link) -> Option<()> {
+        let client = connected(&self.path, self.name.as_str()).ok()?;
+        let opened = client.cache(self.memory.len(), self.name).ok()?;
+        let fits = opened.place == self.place.get() && opened.places == self.count() as u64;
+        let file = MemoryFile::adopt(opened.control).ok()?.ok()?;
+        let is_long = file.len().is_ok_and(|len| len >= self.control.len());
+        if !fits || !file.is_sealed() || !is_long {
+            return None;
+        }
+        self.control.lay(Bytes::ZERO, file.as_file(), self.control.len()).ok()?;
+        link.number = opened.number;
+        link.client = Some(client);
+        Some(())
+    }
+
+    /// With `waits`, waits for other threads.
+    fn link(&self, waits: bool) -> Option<MutexGuard<'_, Link>> {
+        if !waits || self.is_held.load(Ordering::Relaxed) != 0 {
+            return try_lock(&self.link);
+        }
+        if !self.process.is_child() {
+            return Some(lock(&self.link));
+        }
+        // The parent's thread that may have the lock is not in this process.
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if let Some(link) = try_lock(&self.link) {
+                return Some(link);
+            }
+            std::thread::sleep(STEP);
+        }
+        self.is_held.store(1, Ordering::Relaxed);
+        None
+    }
+
+    fn generation(&self, index: usize) -> u64 {
+        self.word(GENERATIONS + index * WORD).load(Ordering::Acquire)
     }
 
     fn part(&self, index: usize) -> Part<'_> {

@@ -9,6 +9,7 @@ use glebe::internal::sync::Ordering;
 use glebe::internal::sys::memory::memory_file::MemoryFile;
 use glebe::internal::ClosedBlock;
 use glebe::units::Bytes;
+use glebe_lease::internal::ENDED;
 use glebe_lease::wire::{Flags, Name};
 use glebe_lease::Row;
 
@@ -144,7 +145,9 @@ impl Caches {
     pub(crate) fn remove(&mut self, uid: u32, number: u64) -> Option<Vec<ClosedBlock>> {
         self.all.get(&number).filter(|cache| cache.uid == uid)?;
         let mut cache = self.all.remove(&number)?;
-        Some((0..cache.places.len()).filter_map(|at| cache.empty(at)).collect())
+        let blocks = (0..cache.places.len()).filter_map(|at| cache.empty(at)).collect();
+        (0..cache.places.len()).for_each(|at| cache.generation_of(at, ENDED));
+        Some(blocks)
     }
 
     /// Takes the memory of caches that nobody has used since the last look.

@@ -141,7 +141,7 @@ fn the_examples_compile_and_work_from_where_they_are_installed() {
     let examples = fs::read_dir(root().join("examples")).unwrap().map(|entry| entry.unwrap());
     let names: Vec<_> = examples.map(|entry| entry.file_name()).collect();
     assert!(names.len() >= 6);
-    let scratch = Scratch::readable("install");
+    let (scratch, files) = (Scratch::readable("install"), Scratch::in_memory("install"));
     for name in names {
         let source = prefix.join("share/doc/glebe/examples").join(&name);
         let program = scratch.path().join("program");
@@ -150,7 +150,9 @@ fn the_examples_compile_and_work_from_where_they_are_installed() {
             .arg(&program)
             .arg(&source)
             .args(pkg_config(prefix, &["--cflags", "--libs"])));
-        let output = run(Command::new(&program).env("LD_LIBRARY_PATH", prefix.join("lib")));
+        let mut command = Command::new(&program);
+        command.env("LD_LIBRARY_PATH", prefix.join("lib")).env("XDG_RUNTIME_DIR", files.path());
+        let output = run(&mut command);
         assert!(output.stdout.ends_with(b"\n"), "{name:?}: {output:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests a place alone: a model, damage, threads.
+//! Tests a place against a model, other threads, and any bytes.
 
 use super::*;
 use std::collections::HashMap;
@@ -178,4 +178,83 @@ fn threads_find_whole_values_while_others_write_and_zero() {
             .sum();
         assert!(hits > 0);
     });
+}
+
+#[test]
+fn a_hostile_head_or_slot_panics_nowhere() {
+    let memory = memory(LEN);
+    let table = table(&memory);
+    let part = memory.part(Bytes::ZERO, memory.len());
+    let of = hash(7, b"key");
+    for head in [u64::MAX, u64::MAX - 63, 1 << 54, (1 << 54) - 1, 3] {
+        part.word(HEAD).store(head, Ordering::SeqCst);
+        assert!(put(&table, b"key", &[7; 1000]));
+        let _ = get(&table, b"key");
+        // The slot of line 0, and a header that has its position.
+        for slot in table.slots(of) {
+            part.word(slot).store(tag(of) << LINE_BITS, Ordering::SeqCst);
+        }
+        let position = position_of(tag(of) << LINE_BITS);
+        let mut header = [0; HEADER];
+        for (to, field) in header.chunks_exact_mut(WORD).zip([of, position, 3 | 9 << 32, 0]) {
+            to.copy_from_slice(&field.to_le_bytes());
+        }
+        part.word(HEAD).store(position, Ordering::SeqCst);
+        table.copy_in(position, &header);
+        table.copy_in(position + HEADER as u64, b"key");
+        assert_eq!(table.find(of, b"key").unwrap().value_len(), 9);
+        assert_eq!(get(&table, b"key"), None);
+    }
+    assert!(!put(&table, b"key", &[0; LEN]), "longer than the ring");
+    assert!(table.slots(of).all(|slot| part.word(slot).load(Ordering::SeqCst) == 0));
+}
+
+#[test]
+fn a_renewal_elsewhere_does_not_survive_a_put() {
+    let memory = memory(LEN);
+    let table = table(&memory);
+    let of = hash(7, b"key");
+    let newer = table.write(of, b"key", b"newer", false);
+    let renewed = table.write(of, b"key", b"older", false);
+    let slots: Vec<usize> = table.slots(of).collect();
+    assert!(table.exchange(slots[0], 0, newer) && table.exchange(slots[1], 0, renewed));
+    table.clear(of, Some(slots[0]));
+    assert_eq!(get(&table, b"key").as_deref(), Some(&b"newer"[..]));
+}
+
+#[test]
+fn no_value_is_left_after_a_removal_while_others_renew() {
+    let memory = memory(LEN);
+    let of = hash(7, b"key");
+    let is_done = MappedWord::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while is_done.load(Ordering::Relaxed) == 0 {
+                let table = table(&memory);
+                if let Some(entry) = table.find(of, b"key") {
+                    table.renew(&entry, b"key", b"value");
+                }
+            }
+        });
+        let table = table(&memory);
+        let left = (0..200_000).filter(|_| {
+            put(&table, b"key", b"value");
+            table.remove(of);
+            get(&table, b"key").is_some()
+        });
+        let left = left.count();
+        is_done.store(1, Ordering::Relaxed);
+        assert_eq!(left, 0);
+    });
+}
+
+#[test]
+fn rings_begin_anywhere() {
+    let starts = [(); 2].map(|()| {
+        let memory = memory(LEN);
+        assert!(put(&table(&memory), b"key", b"value"));
+        let head = memory.part(Bytes::ZERO, memory.len()).word(HEAD).load(Ordering::SeqCst);
+        head
+    });
+    assert_ne!(starts[0], starts[1]);
 }

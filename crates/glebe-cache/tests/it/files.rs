@@ -1,5 +1,7 @@
 //! Tests the volatile file.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use glebe_cache::units::Bytes;
@@ -7,7 +9,7 @@ use glebe_cache::{CacheError, SharedCache, SharedCacheOptions};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::stressed::{in_child, ChildEnd};
 use glebe_testing::Scratch;
-use glebe_volatile::{Priority, Shared};
+use glebe_volatile::{page_size, Priority, Shared};
 
 const FOLDER: &str = "GLEBE_TEST_FOLDER";
 
@@ -99,6 +101,35 @@ fn a_forked_child_uses_the_same_cache() {
     assert_eq!(values(&cache, 0..20), 20);
 }
 
+/// Forked workers must not take the same numbers for different values of one length.
+#[test]
+fn long_values_of_forked_children_do_not_mix() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    let cache = options(scratch.path()).size(Bytes::mib(32)).open("forks").unwrap();
+    let value_of = |key: u8| vec![key; 300_000];
+    assert!(cache.put(b"before", &value_of(9)).unwrap());
+    for key in 0..3 {
+        let ended = in_child(|| u8::from(cache.put(&[key], &value_of(key)).unwrap()));
+        assert_eq!(ended, ChildEnd::Exit(1));
+    }
+    assert!(cache.put(&[3], &value_of(3)).unwrap());
+    let mut value = Vec::new();
+    for key in 0..4 {
+        assert!(cache.get(&[key], &mut value) && value == value_of(key), "key {key}");
+    }
+}
+
+#[test]
+fn a_file_of_small_places_stores_what_fits() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    let made = Shared::options().granule(page_size().bytes());
+    made.create_at(&scratch.path().join("small"), Bytes::mib(8)).unwrap();
+    let cache = options(scratch.path()).open("small").unwrap();
+    assert!(cache.put(b"key", b"value").unwrap());
+    assert!(!cache.put(b"key", &[7; 100_000]).unwrap());
+    assert!(!cache.get(b"key", &mut Vec::new()), "the older value must not stay");
+}
+
 #[test]
 fn long_values_are_whole_or_missing() {
     let scratch = Scratch::in_memory("glebe-cache");
@@ -121,5 +152,46 @@ fn long_values_are_whole_or_missing() {
     for nth in [0, 2, 3] {
         let is_hit = cache.get(&[nth], &mut value);
         assert!(!is_hit || value == value_of(if nth == 0 { 9 } else { nth }), "{nth}");
+    }
+}
+
+/// Writes noise to a file from an offset on.
+fn spoil(file: &File, from: u64) {
+    let mut noise = 1_u64;
+    let mut block = || -> Vec<u8> {
+        let mut next = || {
+            noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            noise.rotate_left(29).to_le_bytes()
+        };
+        (0..8192).flat_map(|_| next()).collect()
+    };
+    for at in (from..file.metadata().unwrap().len()).step_by(64 << 10) {
+        file.write_all_at(&block(), at).unwrap();
+    }
+}
+
+/// Another process of the user may write anything to the file, or cut it.
+#[test]
+fn a_spoilt_or_cut_file_harms_nobody() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    for name in ["all", "values", "cut"] {
+        let cache = options(scratch.path()).open(name).unwrap();
+        fill(&cache, 0..50);
+        let file = File::options().write(true).open(scratch.path().join(name)).unwrap();
+        let ended = in_child(|| {
+            match name {
+                "all" => spoil(&file, 0),
+                "values" => spoil(&file, file.metadata().unwrap().len() - Bytes::mib(8).get()),
+                _ => file.set_len(0).unwrap(),
+            }
+            for key in 0..200_u32 {
+                let _ = cache.get(&key.to_le_bytes(), &mut Vec::new());
+                let _ = cache.put(&key.to_le_bytes(), &[7; 1000]);
+                let _ = cache.put(&key.to_le_bytes(), &[7; 300_000]);
+                cache.remove(&key.to_le_bytes());
+            }
+            u8::from(name == "values" && values(&cache, 0..50) > 0)
+        });
+        assert_eq!(ended, ChildEnd::Exit(0), "{name}");
     }
 }

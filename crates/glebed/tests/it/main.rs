@@ -8,5 +8,6 @@ mod kills;
 mod leases;
 mod marked;
 mod outside;
+mod reached;
 mod running;
 mod served;

@@ -28,6 +28,7 @@ const ALL: [Together; 3] = [
             "place",
             "reclaimer",
             "shared",
+            "shared_cache",
             "swap",
             "view",
             "volatile",

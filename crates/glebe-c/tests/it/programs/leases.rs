@@ -1,4 +1,4 @@
-//! Runs the programs about leases, with a daemon if this machine has memory for it.
+//! Runs the programs about leases and shared caches, with a daemon if this machine has memory.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -84,6 +84,17 @@ fn with_a_daemon(compiler: &str, options: &[&str], source: &str) {
 fn leases_from_c() {
     with_a_daemon("cc", &["-std=c99"], "lease.c");
     archived::run("lease.c", of_several(By::Other));
+}
+
+#[test]
+fn shared_caches_from_c() {
+    with_a_daemon("cc", &["-std=c99"], "shared_cache.c");
+    archived::run("shared_cache.c", &[By::Caller]);
+}
+
+#[test]
+fn shared_caches_from_cpp() {
+    with_a_daemon("c++", &["-std=c++11"], "shared_cache.cpp");
 }
 
 #[test]

@@ -44,12 +44,14 @@ impl Mapping {
     }
 
     /// Maps the beginning of a file over `len` bytes, both whole pages of the file. A concurrent
-    /// reader finds the old bytes or the new ones.
+    /// reader finds the old bytes or the new ones. After an error the range has zeros.
     pub fn lay(&self, offset: Bytes, file: &File, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
         // SAFETY: the mapping owns the range, and lends no references but to atomics, whose bytes
         // stay mapped.
-        unsafe { map_file(file, Bytes::ZERO, len, Some(at)) }.map(drop)
+        let laid = unsafe { map_file(file, Bytes::ZERO, len, Some(at)) };
+        // Before Linux 6.12 a refusal may leave a hole, which another mapping could get.
+        laid.map(drop).or_else(|error| self.forget(offset, len).and(Err(error)))
     }
 }
 

@@ -1,0 +1,213 @@
+//! Tests that a process reaches a key's older value, whatever happened to the cache meanwhile.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use glebe::internal::sys::memory::memory_file::MemoryFile;
+use glebe::units::Bytes;
+use glebe_cache::SharedCache;
+use glebe_lease::socket::{bound, Packets};
+use glebe_lease::wire::{Answer, Flags, Message, Request};
+use glebe_testing::stressed::{in_child, ChildEnd};
+use glebe_testing::time::wait_until;
+use glebe_testing::Scratch;
+use rustix::io::Errno;
+
+use super::running::{settings, wish, Running, BRICK};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn open(path: &Path, bricks: u64) -> SharedCache {
+    let options = SharedCache::options().size(Bytes::new(bricks * BRICK)).socket(path);
+    options.open("reached").unwrap()
+}
+
+fn value(cache: &SharedCache, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    cache.get(key, &mut value).then_some(value)
+}
+
+#[test]
+fn those_that_have_an_ended_cache_use_the_next_one() {
+    let Some(running) = Running::new(4, settings(0)) else { return };
+    let [one, reader, remover, writer] = [(); 4].map(|()| open(&running.path, 2));
+    for cache in [&one, &reader, &remover, &writer] {
+        assert!(cache.put(b"key", b"old").unwrap());
+    }
+    one.end().unwrap();
+    let next = open(&running.path, 2);
+    assert!(next.put(b"key", b"new").unwrap());
+    assert!(remover.remove(b"key"), "the next cache's value");
+    assert_eq!(value(&next, b"key"), None);
+    assert!(writer.put(b"key", b"newer").unwrap());
+    assert_eq!(value(&next, b"key").as_deref(), Some(&b"newer"[..]));
+    wait_until("a process that only reads finds it", PATIENCE, || {
+        let seen = value(&reader, b"key");
+        assert!(seen.is_none() || seen.as_deref() == Some(b"newer"), "{seen:?}");
+        seen.is_some()
+    });
+    // One that has the ended cache ends the next one.
+    one.end().unwrap();
+    for cache in [&one, &reader, &remover, &writer, &next] {
+        assert_eq!(value(cache, b"key"), None);
+    }
+}
+
+#[test]
+fn a_lack_of_memory_elsewhere_hides_no_value() {
+    let Some(running) = Running::new(3, settings(0)) else { return };
+    let one = open(&running.path, 3);
+    assert!(one.put(b"key", b"old").unwrap());
+    let rest = running.client().lease(wish(2, Flags::default())).unwrap();
+    let mut all = (0..1000_u32).map(|nth| nth.to_le_bytes());
+    let refused = all.find(|key| !one.put(key, b"no memory").unwrap()).unwrap();
+    for change in [true, false] {
+        let other = open(&running.path, 3);
+        assert!(!other.put(&refused, b"no memory").unwrap());
+        match change {
+            true => assert!(other.put(b"key", b"new").unwrap()),
+            false => assert!(other.remove(b"key")),
+        }
+        let left = if change { Some(b"new".to_vec()) } else { None };
+        assert_eq!(value(&one, b"key"), left);
+    }
+    drop(rest);
+}
+
+/// The number of a fake's cache that answers no request for memory of the second place.
+const SILENT: u64 = 90;
+
+/// Speaks the protocol. Of two places, the first has memory.
+struct Fake {
+    is_ending: Arc<AtomicBool>,
+    /// Somebody asked for memory that there is not.
+    is_asked: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+    path: PathBuf,
+}
+
+impl Fake {
+    fn start(path: &Path, number: u64) -> Self {
+        let listener = bound(path).unwrap();
+        rustix::net::listen(&listener, 8).unwrap();
+        let [is_ending, is_asked] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (ending, asked) = (Arc::clone(&is_ending), Arc::clone(&is_asked));
+        let thread = std::thread::spawn(move || {
+            let control = MemoryFile::new(glebe::page_size().bytes()).unwrap();
+            let memory = MemoryFile::new(Bytes::new(BRICK)).unwrap();
+            control.as_file().write_all_at(&number.to_le_bytes(), 8).unwrap();
+            let mut conns = Vec::new();
+            while !ending.load(Ordering::Acquire) {
+                conns.extend(Packets::accept(&listener));
+                for conn in &conns {
+                    if answer(conn, number, &control, &memory) {
+                        asked.store(true, Ordering::Release);
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self { is_ending, is_asked, thread, path: path.to_owned() }
+    }
+
+    /// Ends as a killed daemon does: it changes no generation, and leaves its files to clients.
+    fn kill(self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.thread.join().unwrap();
+        std::fs::remove_file(self.path).unwrap();
+    }
+}
+
+/// Returns true if the request was for memory that there is not.
+fn answer(conn: &Packets, number: u64, control: &MemoryFile, memory: &MemoryFile) -> bool {
+    let mut bytes = [0; 512];
+    let Ok(len @ 1..) = conn.receive_alone(&mut bytes) else { return false };
+    let request = Message::<Request>::decode(&bytes[..len]).unwrap();
+    let (body, file) = match request.body {
+        Request::Hello { .. } => {
+            (Answer::Welcome { brick: BRICK, total: 0, free: 0, longest: 0 }, None)
+        }
+        Request::Cache { .. } => (Answer::Cache { places: 2, place: BRICK }, Some(control)),
+        Request::Place { index: 0 } if request.lease == number => {
+            control.as_file().write_all_at(&number.to_le_bytes(), 16).unwrap();
+            (Answer::Place { generation: number }, Some(memory))
+        }
+        _ if number == SILENT => return true,
+        _ => {
+            let is_known = request.lease == number;
+            let errno = if is_known { Errno::NOMEM } else { Errno::INVAL }.raw_os_error();
+            (Answer::Refused { errno, limit: 0, text: String::new() }, None)
+        }
+    };
+    let mut out = Vec::new();
+    Message { call: request.call, lease: number, body }.encode(&mut out);
+    let files: Vec<_> = file.iter().map(|file| file.as_file().as_fd()).collect();
+    // A client that did not wait has left.
+    let _ = conn.send(&out, &files);
+    matches!(request.body, Request::Place { index: 1 })
+}
+
+/// Returns a key whose place has memory, and one whose place has none.
+fn keys(cache: &SharedCache) -> [Vec<u8>; 2] {
+    let of = |is_kept: bool| {
+        let mut all = (0..1000_u32).map(|nth| nth.to_le_bytes().to_vec());
+        all.find(|key| cache.put(key, b"old").unwrap() == is_kept).unwrap()
+    };
+    [of(true), of(false)]
+}
+
+#[test]
+fn a_killed_daemons_values_do_not_outlive_what_sees_its_end() {
+    let scratch = Scratch::new("glebed-fake");
+    let path = scratch.path().join("leases");
+    let killed = Fake::start(&path, 70);
+    let cache = open(&path, 2);
+    let [stored, refused] = keys(&cache);
+    // The cache does not ask for memory again at once.
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(value(&cache, &stored).is_some());
+    killed.kill();
+    // Another test's child may have the daemon's end of the connection for a moment.
+    wait_until("a put sees that the daemon was killed", PATIENCE, || {
+        assert!(!cache.put(&refused, b"new").unwrap());
+        value(&cache, &stored).is_none()
+    });
+    let next = Fake::start(&path, 80);
+    let other = open(&path, 2);
+    let [stored, _] = keys(&other);
+    wait_until("a process that only reads finds the next daemon", PATIENCE, || {
+        value(&cache, &stored).is_some()
+    });
+    next.kill();
+}
+
+#[test]
+fn a_child_forked_during_a_request_does_without_the_place() {
+    let scratch = Scratch::new("glebed-fake");
+    let path = scratch.path().join("leases");
+    let silent = Fake::start(&path, SILENT);
+    let cache = open(&path, 2);
+    let other = open(&path, 2);
+    let [stored, refused] = keys(&other);
+    assert!(cache.put(&stored, b"old").unwrap());
+    silent.is_asked.store(false, Ordering::Release);
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| cache.put(&refused, b"new").unwrap());
+        wait_until("the thread waits for an answer", PATIENCE, || {
+            silent.is_asked.load(Ordering::Acquire)
+        });
+        let ended = in_child(|| {
+            let seen = value(&cache, &stored);
+            let puts = [(); 3].map(|()| cache.put(&refused, b"new").unwrap());
+            u8::from(seen.is_some() && puts == [false; 3] && cache.end().is_err())
+        });
+        assert_eq!(ended, ChildEnd::Exit(1));
+        assert!(!put.join().unwrap());
+    });
+    silent.kill();
+}
