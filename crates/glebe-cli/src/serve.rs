@@ -127,7 +127,7 @@ pub struct ServeArgs {
     /// root glebed/leases in $XDG_RUNTIME_DIR
     #[arg(long, value_name = "FILE")]
     lease_socket: Option<PathBuf>,
-    /// Memory kept zeroed for leases; caches do not use it
+    /// Memory kept zeroed for leases, at most half of all; caches do not use it
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
     lease_zeroed: Bytes,
     /// Most memory that a user other than root may hold by leases

@@ -121,16 +121,26 @@ impl Caches {
             starts.extend(all.filter_map(|(at, it)| Some((start(it.as_ref()?), *number, at))));
         }
         starts.sort_unstable();
-        let each = self.place.pages_down(glebe::page_size()).get();
-        let is_run =
-            |few: &&[(u64, u64, usize)]| few.windows(2).all(|two| two[0].0 + each == two[1].0);
-        let run = starts.windows(count.max(1)).find(is_run).map(<[_]>::to_vec);
-        match contiguous {
-            true => starts = run.unwrap_or(starts),
-            false => starts.truncate(count),
+        let run = if contiguous { self.adjacent(&starts, count) } else { None };
+        match run {
+            Some(first) => starts = starts[first..first + count].to_vec(),
+            None if contiguous => {}
+            None => starts.truncate(count),
         }
         let take = |(_, number, at)| self.all.get_mut(&number)?.empty(at);
         starts.into_iter().filter_map(take).collect()
+    }
+
+    /// Returns where the first `count` adjacent places begin.
+    fn adjacent(&self, starts: &[(u64, u64, usize)], count: usize) -> Option<usize> {
+        let each = self.place.pages_down(glebe::page_size()).get();
+        let mut first = 0;
+        (0..starts.len()).find_map(|nth| {
+            if nth > 0 && starts[nth - 1].0 + each != starts[nth].0 {
+                first = nth;
+            }
+            (nth + 1 - first == count).then_some(first)
+        })
     }
 
     /// Takes a place of the largest cache, if that has at least two more than cache `number`.

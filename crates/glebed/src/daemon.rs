@@ -77,7 +77,9 @@ impl Daemon {
         let kept = Arc::new(Kept {
             stock: Mutex::new(Stock::default()),
             filling: Mutex::new(()),
-            target: settings.zeroed.get().div_ceil(brick.get()) as usize,
+            // Caches need the rest.
+            target: (settings.zeroed.get().div_ceil(brick.get())).min(len.get() / brick.get() / 2)
+                as usize,
             returning: MappedWord::new(0),
             is_ending: MappedWord::new(0),
             counts: Counts::new(),

@@ -110,9 +110,8 @@ pub(crate) fn run(reserve: &Reserve, kept: &Kept, tasks: &Receiver<Task>) {
     let mut unused = Unused::new();
     loop {
         match tasks.recv_timeout(LOOK.min(growth.idle / 4).max(LOOK_MIN)) {
-            Ok(Task::Lose(lost)) => {
-                let count = lost.count().get();
-                drop(lost);
+            Ok(Task::Lose(mut lost)) => {
+                let count = lost.leave().get();
                 kept.counts.add(Counter::Lost, count);
                 kept.lost.fetch_add(count, Ordering::AcqRel);
             }

@@ -89,11 +89,13 @@ fn next(
     }
 }
 
-/// Takes memory back at once, without the keeper.
-pub(crate) fn taken_from_client(kept: &Kept, blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {
+/// Takes memory back without the keeper, in steps.
+pub(crate) fn take_back_now(kept: &Kept, mut blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {
     let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
     kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), true);
-    take_back(kept, blocks, grower);
+    while !blocks.is_empty() {
+        take_back(kept, blocks.split_off(blocks.len().saturating_sub(STEP)), grower);
+    }
 }
 
 fn take_back(kept: &Kept, blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {

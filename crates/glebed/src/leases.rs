@@ -67,11 +67,7 @@ impl Lease {
 
     /// Returns what the lease counts as.
     pub(crate) fn kind(&self) -> Kind {
-        if self.is_promise() {
-            Kind::Promised
-        } else {
-            Kind::of(self.flags)
-        }
+        Kind { is_promise: self.is_promise(), ..Kind::of(self.flags) }
     }
 
     pub(crate) fn is_promise(&self) -> bool {

@@ -20,21 +20,20 @@ pub(crate) struct User {
     seen: Instant,
 }
 
-/// Bytes of a lease, of a revocable lease, or of a promise.
+/// What a user has bytes for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Held,
-    Revocable,
-    Promised,
+pub(crate) struct Kind {
+    pub(crate) is_promise: bool,
+    pub(crate) is_revocable: bool,
 }
 
 impl Kind {
     pub(crate) fn of(flags: Flags) -> Self {
-        if flags.revocable {
-            Self::Revocable
-        } else {
-            Self::Held
-        }
+        Self { is_promise: false, is_revocable: flags.revocable }
+    }
+
+    pub(crate) fn promised(self) -> Self {
+        Self { is_promise: true, ..self }
     }
 }
 
@@ -88,40 +87,48 @@ impl Users {
     pub(crate) fn add(&mut self, uid: u32, bytes: u64, kind: Kind) -> Result<(), Exceeded> {
         let quota = self.quota;
         let Some(user) = self.users.get_mut(&uid) else { return Ok(()) };
-        let root = uid == 0;
-        let of_kind = match kind {
-            Kind::Held => None,
-            Kind::Revocable => {
-                Some((user.revocable, quota.revocable, "may hold by revocable leases"))
-            }
-            Kind::Promised => Some((user.promised, quota.promised, "may promise itself")),
-        };
-        let all = (user.held.saturating_add(user.promised), quota.user, "may hold");
-        for (now, limit, what) in [Some(all), of_kind].into_iter().flatten().filter(|_| !root) {
+        let held = user.held.saturating_add(user.promised);
+        let limits = [
+            (true, held, quota.user, "may hold"),
+            (kind.is_promise, user.promised, quota.promised, "may promise itself"),
+            (kind.is_revocable, user.revocable, quota.revocable, "may hold by revocable leases"),
+        ];
+        for (_, now, limit, what) in limits.into_iter().filter(|limit| uid != 0 && limit.0) {
             if !within(now.saturating_add(bytes), limit) {
                 return Err(Exceeded { what, limit });
             }
         }
-        if !root && quota.zeroing > Bytes::ZERO {
-            let rate = quota.zeroing.get() as f64;
-            user.allowance += user.seen.elapsed().as_secs_f64() * rate;
-            user.allowance = user.allowance.min(rate);
-            user.seen = Instant::now();
-            if user.allowance <= 0.0 {
-                let what = "may make the daemon zero in a second";
-                return Err(Exceeded { what, limit: quota.zeroing });
-            }
-            user.allowance -= bytes as f64;
-        }
+        user.zero(uid, bytes, quota.zeroing)?;
         user.count(bytes, kind);
         Ok(())
+    }
+
+    /// Takes `bytes` from what the user may make the daemon zero.
+    pub(crate) fn zero(&mut self, uid: u32, bytes: u64) -> Result<(), Exceeded> {
+        let limit = self.quota.zeroing;
+        self.users.get_mut(&uid).map_or(Ok(()), |user| user.zero(uid, bytes, limit))
+    }
+
+    /// Undoes [`Users::add`]: the daemon zeroes nothing.
+    pub(crate) fn undo(&mut self, uid: u32, bytes: u64, kind: Kind) {
+        if let Some(user) = self.users.get_mut(&uid) {
+            user.allowance += bytes as f64;
+        }
+        self.remove(uid, bytes, kind);
     }
 
     /// Counts `bytes` as held, and as promised no more.
     pub(crate) fn take(&mut self, uid: u32, bytes: u64, kind: Kind) {
         if let Some(user) = self.users.get_mut(&uid) {
-            user.promised = user.promised.saturating_sub(bytes);
+            user.discount(bytes, kind.promised());
             user.count(bytes, kind);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, uid: u32, bytes: u64, kind: Kind) {
+        if let Some(user) = self.users.get_mut(&uid) {
+            user.discount(bytes, kind);
+            self.forget_idle(uid);
         }
     }
 
@@ -132,35 +139,46 @@ impl Users {
             self.users.remove(&uid);
         }
     }
-
-    pub(crate) fn remove(&mut self, uid: u32, bytes: u64, kind: Kind) {
-        if let Some(user) = self.users.get_mut(&uid) {
-            user.each(kind).for_each(|now| *now = now.saturating_sub(bytes));
-            self.forget_idle(uid);
-        }
-    }
 }
 
 impl User {
-    /// Returns the counts that a kind has a part in.
-    fn each(&mut self, kind: Kind) -> impl Iterator<Item = &mut u64> {
-        let Self { held, revocable, promised, .. } = self;
-        let counts = match kind {
-            Kind::Held => [Some(held), None],
-            Kind::Revocable => [Some(held), Some(revocable)],
-            Kind::Promised => [Some(promised), None],
-        };
-        counts.into_iter().flatten()
+    fn zero(&mut self, uid: u32, bytes: u64, limit: Bytes) -> Result<(), Exceeded> {
+        if uid == 0 || limit == Bytes::ZERO {
+            return Ok(());
+        }
+        let rate = limit.get() as f64;
+        self.allowance = (self.allowance + self.seen.elapsed().as_secs_f64() * rate).min(rate);
+        self.seen = Instant::now();
+        if self.allowance <= 0.0 {
+            return Err(Exceeded { what: "may make the daemon zero in a second", limit });
+        }
+        self.allowance -= bytes as f64;
+        Ok(())
     }
 
     fn count(&mut self, bytes: u64, kind: Kind) {
         self.each(kind).for_each(|now| *now = now.saturating_add(bytes));
+    }
+
+    fn discount(&mut self, bytes: u64, kind: Kind) {
+        self.each(kind).for_each(|now| *now = now.saturating_sub(bytes));
+    }
+
+    /// Returns the counts that a kind has a part in.
+    fn each(&mut self, kind: Kind) -> impl Iterator<Item = &mut u64> {
+        let Self { held, revocable, promised, .. } = self;
+        let whole = if kind.is_promise { promised } else { held };
+        std::iter::once(whole).chain(kind.is_revocable.then_some(revocable))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HELD: Kind = Kind { is_promise: false, is_revocable: false };
+    const PROMISED: Kind = Kind { is_promise: true, is_revocable: false };
+    const REVOCABLE: Kind = Kind { is_promise: false, is_revocable: true };
 
     #[test]
     fn each_limit_refuses_what_exceeds_it_and_root_has_none() {
@@ -169,22 +187,28 @@ mod tests {
         let mut users = Users::new(quota);
         assert!(users.connect(7) && !users.connect(7) && users.connect(8));
         let mib = 1 << 20;
-        users.add(7, 4 * mib, Kind::Promised).unwrap();
-        let more = users.add(7, mib, Kind::Promised).unwrap_err();
+        users.add(7, 4 * mib, PROMISED).unwrap();
+        let more = users.add(7, mib, PROMISED).unwrap_err();
         assert_eq!(more.limit, promised);
-        users.add(7, 6 * mib, Kind::Held).unwrap();
-        assert_eq!(users.add(7, 1, Kind::Held).unwrap_err().limit, user);
-        users.add(8, 10 * mib, Kind::Held).unwrap();
-        users.remove(7, 4 * mib, Kind::Promised);
-        users.add(7, 4 * mib, Kind::Held).unwrap();
-        assert!(users.add(7, u64::MAX, Kind::Held).is_err());
-        users.remove(8, 10 * mib, Kind::Held);
-        users.add(8, 2 * mib, Kind::Revocable).unwrap();
-        assert_eq!(users.add(8, mib, Kind::Revocable).unwrap_err().limit, revocable);
-        users.remove(8, 2 * mib, Kind::Revocable);
-        users.add(8, 2 * mib, Kind::Revocable).unwrap();
+        users.add(7, 6 * mib, HELD).unwrap();
+        assert_eq!(users.add(7, 1, HELD).unwrap_err().limit, user);
+        users.add(8, 10 * mib, HELD).unwrap();
+        users.remove(7, 4 * mib, PROMISED);
+        users.add(7, 4 * mib, HELD).unwrap();
+        assert!(users.add(7, u64::MAX, HELD).is_err());
+        users.remove(8, 10 * mib, HELD);
+        users.add(8, 2 * mib, REVOCABLE).unwrap();
+        assert_eq!(users.add(8, mib, REVOCABLE).unwrap_err().limit, revocable);
+        users.remove(8, 2 * mib, REVOCABLE);
+        users.add(8, 2 * mib, REVOCABLE).unwrap();
+        let promise = REVOCABLE.promised();
+        assert_eq!(users.add(8, mib, promise).unwrap_err().limit, revocable);
+        users.remove(8, 2 * mib, REVOCABLE);
+        users.add(8, 2 * mib, promise).unwrap();
+        users.take(8, 2 * mib, REVOCABLE);
+        assert_eq!(users.add(8, mib, REVOCABLE).unwrap_err().limit, revocable);
         assert!(users.connect(0) && users.connect(0));
-        users.add(0, u64::MAX / 2, Kind::Held).unwrap();
+        users.add(0, u64::MAX / 2, HELD).unwrap();
     }
 
     #[test]
@@ -192,12 +216,14 @@ mod tests {
         let zeroing = Bytes::mib(100);
         let mut users = Users::new(Quota { zeroing, ..Quota::default() });
         assert!(users.connect(7));
-        users.add(7, 1 << 30, Kind::Held).unwrap();
-        users.remove(7, 1 << 30, Kind::Held);
-        let refused = users.add(7, 1, Kind::Held).unwrap_err();
+        users.add(7, 1 << 30, HELD).unwrap();
+        users.undo(7, 1 << 30, HELD);
+        users.add(7, 1 << 30, HELD).unwrap();
+        users.remove(7, 1 << 30, HELD);
+        let refused = users.add(7, 1, HELD).unwrap_err();
         assert_eq!(refused.limit, zeroing);
         users.disconnect(7);
         assert!(users.connect(7));
-        assert!(users.add(7, 1, Kind::Held).is_err(), "a new connection has no new allowance");
+        assert!(users.add(7, 1, HELD).is_err(), "a new connection has no new allowance");
     }
 }

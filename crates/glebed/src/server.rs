@@ -65,8 +65,23 @@ pub(crate) struct Made {
     wish: Wish,
     bytes: u64,
     blocks: Result<Vec<ClosedBlock>, ReserveError>,
-    /// The memory of caches is there now, so the request is looked at again.
-    is_again: bool,
+}
+
+/// A request for a lease or a promise.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    call: u32,
+    wish: Wish,
+    is_promise: bool,
+    /// How often caches have given memory up for it.
+    tries: u32,
+}
+
+/// Work that a thread has done.
+pub(crate) enum Done {
+    Made(Made),
+    /// Memory of caches came back, for the request of a connection (its key and serial).
+    Came(usize, u64, Asked),
 }
 
 struct Refusal {
@@ -81,7 +96,9 @@ pub(crate) struct Server {
     kept: Arc<Kept>,
     ended: Sender<Vec<ClosedBlock>>,
     grower: Sender<Task>,
-    made: (Sender<Made>, Receiver<Made>),
+    made: (Sender<Done>, Receiver<Done>),
+    /// Requests that wait for memory of caches.
+    coming: usize,
     poll: OwnedFd,
     listener: Arc<Listening>,
     wake: Arc<OwnedFd>,
@@ -127,6 +144,7 @@ impl Server {
             ended,
             grower,
             made: std::sync::mpsc::channel(),
+            coming: 0,
             poll,
             listener,
             wake,
@@ -206,8 +224,11 @@ impl Server {
 
     fn woken(&mut self) {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-        while let Ok(made) = self.made.1.try_recv() {
-            self.finish(made);
+        while let Ok(done) = self.made.1.try_recv() {
+            match done {
+                Done::Made(made) => self.finish(made),
+                Done::Came(key, serial, asked) => self.ask_again(key, serial, asked),
+            }
         }
     }
 

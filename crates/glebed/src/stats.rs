@@ -8,11 +8,11 @@ statistics! {
     counters {
         Leased leased Count "leases given";
         Ahead ahead Count "leases given from pages that were zeroed ahead";
-        Released released Count "leases that their clients gave back";
+        Released released Count "leases, promises and caches that their clients gave back";
         Left left Count "leases whose connection ended";
         Recalled recalled Count "revocable leases that clients were asked for";
         Revoked revoked Count "leases taken back while clients held them";
-        Refused refused Count "requests refused for lack of memory";
+        Refused refused Count "requests refused by another reason than a limit";
         OverQuota over_quota Count "requests refused by a limit of the user or connection";
         CachePlaces cache_places Count "places of named caches that got memory";
         CacheTaken cache_taken Count "places of named caches whose memory was taken";
@@ -31,10 +31,10 @@ statistics! {
         stock "stock_pages" "pages zeroed ahead";
         cached "cached_pages" "pages of named caches";
         grown "grown_pages" "pages added for leases, until they are given back";
-        returning "returning_pages" "pages being taken back";
+        returning "returning_pages" "pages being taken back, or made into a lease";
     }
     durations {
-        lease_ns "lease" "answer" "requests for leases that were granted, in the daemon";
+        lease_ns "lease" "answer" "requests for leases and their refusals, in the daemon";
     }
 }
 

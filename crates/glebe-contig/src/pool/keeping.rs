@@ -3,8 +3,9 @@
 //! The threads of a process share one: the first takes the [`PoolLock`], and the last frees it. So
 //! a thread can free pages at once, and another thread fills them again later.
 
+use std::io;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{lower, Counter, PoolLock, Window};
 use glebe_os::error::OsError;
@@ -13,6 +14,9 @@ use glebe_os::internal::sys::machine::hugetlb::Pool;
 use glebe_os::internal::sys::processes::atfork;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::PageSize;
+
+/// Time between two looks for the share of another thread.
+const STEP: Duration = Duration::from_millis(20);
 
 /// A share in the right to free pages of a pool without losing them.
 #[derive(Debug)]
@@ -37,12 +41,20 @@ impl Keeping {
     pub fn of(page: PageSize, patience: Duration) -> Result<Option<Arc<Self>>, OsError> {
         let Some(pool) = Pool::of(page).filter(Pool::is_writable) else { return Ok(None) };
         let fits = |it: &Arc<Self>| it.window.size == page && !it.guard.is_child();
-        match with_shared(|shared| shared.upgrade()).filter(fits) {
-            Some(shared) => Ok(Some(shared)),
-            None => {
-                let own = Arc::new(Self::begun(PoolLock::within(patience)?, pool)?);
-                with_shared(|shared| *shared = Arc::downgrade(&own));
-                Ok(Some(own))
+        let begin = Instant::now();
+        loop {
+            // Another thread may get the lock meanwhile, and pass its share to this one's queue.
+            if let Some(shared) = with_shared(|shared| shared.upgrade()).filter(fits) {
+                return Ok(Some(shared));
+            }
+            let left = patience.saturating_sub(begin.elapsed());
+            match PoolLock::within(left.min(STEP)) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && left > STEP => {}
+                lock => {
+                    let own = Arc::new(Self::begun(lock?, pool)?);
+                    with_shared(|shared| *shared = Arc::downgrade(&own));
+                    return Ok(Some(own));
+                }
             }
         }
     }

@@ -186,23 +186,25 @@ impl ClosedBlock {
         places.into_iter().zip(std::mem::take(&mut self.bricks)).map(one).collect()
     }
 
-    /// Ends all holders' access now, unless another process changes the pool. The memory comes back
-    /// as without this call.
-    pub fn cut(blocks: &mut [Self]) {
+    /// Ends all holders' access now, and returns true, unless another process changes the pool. The
+    /// memory comes back as without this call.
+    pub fn cut(blocks: &mut [Self]) -> bool {
         let Some(page) = blocks.iter().flat_map(|it| &it.bricks).map(Brick::page).next() else {
-            return;
+            return true;
         };
-        if let Ok(keeping) = Keeping::of(page, AT_ONCE) {
+        let keeping = Keeping::of(page, AT_ONCE);
+        if let Ok(keeping) = &keeping {
             cut(blocks.iter().flat_map(|block| &block.bricks));
-            blocks.iter_mut().for_each(|block| block.keeping.clone_from(&keeping));
+            blocks.iter_mut().for_each(|block| block.keeping.clone_from(keeping));
         }
+        keeping.is_ok()
     }
 
     /// Leaves the memory to its holders. Its pages leave the reserve.
     pub fn leave(mut self) {
         let places = std::mem::take(&mut self.places);
         if let Ok((inner, (memory, _))) = self.inner.get().and_then(|it| Ok((it, it.bricks()?))) {
-            places.iter().for_each(|place| inner.lose(memory, place.pages));
+            places.iter().for_each(|place| _ = inner.lose(memory, place.pages));
         }
     }
 
@@ -245,15 +247,24 @@ impl LostPages {
     pub fn count(&self) -> Pages {
         Pages::new(self.pages.iter().map(|pages| pages.len()).sum())
     }
+
+    /// Takes the pages out of the reserve. Returns the number that left.
+    pub fn leave(&mut self) -> Pages {
+        let pages = std::mem::take(&mut self.pages);
+        let core = self.inner.as_ref().and_then(|inner| inner.get().ok());
+        let Some((core, Ok((memory, _)))) = core.map(|core| (core, core.bricks())) else {
+            return Pages::ZERO;
+        };
+        pages
+            .into_iter()
+            .map(|pages| core.lose(memory, pages))
+            .fold(Pages::ZERO, |sum, it| sum + it)
+    }
 }
 
 impl Drop for LostPages {
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.as_ref().and_then(|inner| inner.get().ok()) {
-            if let Ok((memory, _)) = inner.bricks() {
-                self.pages.iter().for_each(|pages| inner.lose(memory, *pages));
-            }
-        }
+        self.leave();
     }
 }
 
@@ -338,14 +349,16 @@ impl ReserveCore {
         closed
     }
 
-    /// The last part of the reserve stays closed, because a reserve is never empty.
-    fn lose(&self, memory: &Memory, pages: Extent) {
+    /// Returns the pages that left. The last part of the reserve stays closed, because a reserve is
+    /// never empty.
+    fn lose(&self, memory: &Memory, pages: Extent) -> Pages {
         let _turn = memory.turn();
         if memory.present().get() <= pages.len() || memory.vacate(pages).is_err() {
-            return;
+            return Pages::ZERO;
         }
         let (run, granule) = (pages_of(pages), self.lent().granule_pages());
         self.lent().depart(run.start / granule..run.end / granule);
         self.lender().set_end(memory.end());
+        Pages::new(pages.len())
     }
 }

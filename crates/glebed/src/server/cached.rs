@@ -1,17 +1,18 @@
 //! Lends memory that leases leave idle to named caches, and takes it for leases.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use glebe::internal::ClosedBlock;
-use glebe::reserve::{Promise, Request as Run, ReserveError};
+use glebe::reserve::Request as Run;
 use glebe::units::Pages;
 use glebe_lease::wire::{Answer, Message, Name};
 use rustix::io::Errno;
 
-use super::{Refusal, Server};
+use super::{Asked, Done, Refusal, Server};
 use crate::caches::CACHES_MAX;
-use crate::keeper::taken_from_client;
+use crate::keeper::take_back_now;
 use crate::stats::Counter;
 
 impl Server {
@@ -48,7 +49,10 @@ impl Server {
             return Err(Refusal { errno: Errno::DQUOT, limit: CACHES_MAX as u64, text });
         }
         let total = self.reserve.len().bytes(glebe::page_size()).get();
-        let places = bytes.clamp(1, total).div_ceil(self.caches.place().get());
+        // Places beyond what leases leave would refuse their keys.
+        let most = total.saturating_sub(self.kept.target as u64 * self.brick.get());
+        let most = most.max(self.brick.get());
+        let places = bytes.clamp(1, most).div_ceil(self.caches.place().get());
         self.caches.add(uid, name, places as usize).map_err(|error| {
             let text = format!("the cache's control file: {error}");
             Refusal { errno: Errno::NOMEM, limit: 0, text }
@@ -67,6 +71,7 @@ impl Server {
             return Err(Refusal { errno: Errno::INVAL, limit: 0, text });
         }
         if self.caches.filled(number, index).is_none() {
+            self.users.zero(uid, self.brick.get()).map_err(|exceeded| self.over(uid, exceeded))?;
             let block = self.spare(number)?;
             self.caches.fill(number, index, block);
             self.count(Counter::CachePlaces);
@@ -82,50 +87,90 @@ impl Server {
         Ok(())
     }
 
-    /// Takes a brick that the stock does not need, else one of a larger cache.
+    /// Takes a brick that the stock and no request needs, else one of a larger cache.
     fn spare(&mut self, number: u64) -> Result<ClosedBlock, Refusal> {
+        let nothing = || Refusal {
+            errno: Errno::NOMEM,
+            limit: 0,
+            text: "leases and other caches have all memory".to_owned(),
+        };
         let missing = self.kept.target.saturating_sub(self.kept.stock().len()) + 1;
         // Memory that was added goes back once leases need it no more.
         let grown = self.kept.grown(&self.reserve).get();
         let free = self.in_reserve().saturating_sub(grown) / self.brick.get();
+        if self.coming > 0 {
+            return Err(nothing());
+        }
         if free < missing as u64 {
-            if let Some(taken) = self.caches.take_of_larger(number) {
-                self.kept.counts.add(Counter::CacheTaken, 1);
-                taken_from_client(&self.kept, vec![taken], &self.grower);
-            } else {
-                let text = "leases and other caches have all memory".to_owned();
-                return Err(Refusal { errno: Errno::NOMEM, limit: 0, text });
+            let mut taken = vec![self.caches.take_of_larger(number).ok_or_else(nothing)?];
+            self.count_taken(&taken);
+            if !ClosedBlock::cut(&mut taken) {
+                // Another process changes the pool. The keeper waits for it.
+                self.pass_to_keeper(taken, false);
+                return Err(nothing());
             }
+            take_back_now(&self.kept, taken, &self.grower);
         }
         let run = Run::new(Pages::new(1)).any();
-        ClosedBlock::of(&self.reserve, run).map_err(|error| Refusal {
-            errno: Errno::NOMEM,
-            limit: 0,
-            text: error.to_string(),
-        })
+        ClosedBlock::of(&self.reserve, run).map_err(|_| nothing())
     }
 
-    /// Takes memory of caches that may make room for `count` bricks.
-    pub(super) fn given_up(&mut self, count: usize, contiguous: bool) -> Vec<ClosedBlock> {
-        let taken = self.caches.take(count, contiguous);
+    /// Takes memory of caches for a request of `bytes`: first as much as is needed, and then all if
+    /// it still gave no run.
+    pub(super) fn given_up(
+        &mut self,
+        count: usize,
+        contiguous: bool,
+        asked: &Asked,
+        bytes: u64,
+    ) -> Vec<ClosedBlock> {
+        let count = match asked.tries {
+            _ if self.free() < bytes => 0,
+            0 => count,
+            1 if contiguous => usize::MAX,
+            _ => 0,
+        };
+        let taken = if count > 0 { self.caches.take(count, contiguous) } else { Vec::new() };
         self.count_taken(&taken);
         taken
     }
 
-    /// Sets memory aside, with that of caches. Others wait meanwhile.
-    pub(super) fn with_caches(
+    /// Looks at a request again once memory of caches is back. Caches get none until then.
+    pub(super) fn after_caches(
         &mut self,
-        count: usize,
-        contiguous: bool,
-        run: Run,
-    ) -> Result<Promise, ReserveError> {
-        loop {
-            let promised = ClosedBlock::promise(&self.reserve, run);
-            if promised.is_ok() || self.caches.filled_places() == 0 {
-                return promised;
-            }
-            let taken = self.given_up(count, contiguous);
-            taken_from_client(&self.kept, taken, &self.grower);
+        key: usize,
+        asked: Asked,
+        blocks: Vec<ClosedBlock>,
+    ) -> Result<(), Refusal> {
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        let (serial, made, wake) = (conn.serial, self.made.0.clone(), Arc::clone(&self.wake));
+        let (kept, grower) = (Arc::clone(&self.kept), self.grower.clone());
+        let asked = Asked { tries: asked.tries + 1, ..asked };
+        let work = move || {
+            take_back_now(&kept, blocks, &grower);
+            let _ = made.send(Done::Came(key, serial, asked));
+            let _ = rustix::io::write(&*wake, &1_u64.to_ne_bytes());
+        };
+        let started = std::thread::Builder::new().name("glebed-caches".to_owned()).spawn(work);
+        started.map_err(|error| {
+            let text = format!("no thread to take memory of caches: {error}");
+            Refusal { errno: Errno::AGAIN, limit: 0, text }
+        })?;
+        conn.under_way += 1;
+        self.coming += 1;
+        Ok(())
+    }
+
+    pub(super) fn ask_again(&mut self, key: usize, serial: u64, asked: Asked) {
+        self.coming -= 1;
+        let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.serial == serial) else {
+            return;
+        };
+        conn.under_way -= 1;
+        let done = self.ask(key, asked);
+        let done = done.map_or_else(|refusal| self.refuse(key, asked.call, refusal), Ok);
+        if done.is_err() || self.flush(key).is_err() {
+            self.close(key);
         }
     }
 

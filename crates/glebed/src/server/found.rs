@@ -1,6 +1,5 @@
 //! [`Found`] is memory for a lease, before it is taken.
 
-use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
 use glebe::internal::sync::Ordering;
@@ -8,8 +7,7 @@ use glebe::internal::ClosedBlock;
 use glebe::reserve::{Promise, ReserveError};
 use glebe::units::Pages;
 
-use crate::growth::Task;
-use crate::keeper::{taken_from_client, Kept};
+use crate::keeper::Kept;
 
 #[derive(Debug)]
 pub(super) enum Found {
@@ -17,8 +15,6 @@ pub(super) enum Found {
     Ready(Vec<ClosedBlock>),
     /// Set aside.
     Placed(Vec<Promise>, Placed),
-    /// Memory of named caches, to be taken back first.
-    OfCaches(Vec<ClosedBlock>, Arc<Kept>, Sender<Task>),
 }
 
 /// Counts bytes that no client was promised, but that are set aside.
@@ -39,17 +35,11 @@ impl Found {
         Self::Placed(runs, Placed(Arc::clone(kept), bytes))
     }
 
-    /// Takes the memory, which is zeroed first unless it was zeroed ahead. Memory of caches only
-    /// comes back to the reserve.
+    /// Takes the memory, which is zeroed first unless it was zeroed ahead.
     pub(super) fn taken(self) -> Result<Vec<ClosedBlock>, ReserveError> {
         match self {
             Self::Ready(blocks) => Ok(blocks),
             Self::Placed(runs, _placed) => runs.into_iter().map(ClosedBlock::of_promise).collect(),
-            Self::OfCaches(blocks, kept, grower) => {
-                let asked = Pages::new(blocks.iter().map(|block| block.pages().get()).sum());
-                taken_from_client(&kept, blocks, &grower);
-                Err(ReserveError::NoRun { asked, largest: Pages::ZERO })
-            }
         }
     }
 }

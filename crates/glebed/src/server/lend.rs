@@ -14,10 +14,10 @@ use rustix::io::Errno;
 
 use super::adopt::cut;
 use super::found::Found;
-use super::{Made, Refusal, Server};
+use super::{Asked, Done, Made, Refusal, Server};
 use crate::conn::Waiting;
 use crate::leases::{Held, Lease};
-use crate::quota::Kind;
+use crate::quota::{Exceeded, Kind};
 use crate::stats::Counter;
 use crate::store::{of_conn, StoredLease};
 
@@ -25,16 +25,39 @@ use crate::store::{of_conn, StoredLease};
 const LONG: u64 = 4;
 
 impl Server {
-    pub(super) fn lease(&mut self, key: usize, call: u32, wish: &Wish) -> Result<(), Refusal> {
-        let run = self.checked(key, wish)?;
+    /// Answers a request, or has memory of caches taken for it first.
+    pub(super) fn ask(&mut self, key: usize, asked: Asked) -> Result<(), Refusal> {
+        let Asked { call, wish, is_promise, .. } = asked;
+        let run = self.checked(key, &wish)?;
         let bytes = run.0.bytes(glebe::page_size()).get();
-        self.charge(key, bytes, Kind::of(wish.flags))?;
-        let found = self.blocks(wish, run);
-        let lent = found.and_then(|found| self.lend(key, call, wish, (bytes, found)));
-        if lent.is_err() {
-            self.discharge(key, bytes, Kind::of(wish.flags));
+        let kind = Kind { is_promise, ..Kind::of(wish.flags) };
+        self.charge(key, bytes, kind)?;
+        let found = match is_promise {
+            true => self.promise(key, (call, &wish), run).map(|()| None),
+            false => self.blocks(&wish, run).map(Some),
+        };
+        let done = match found {
+            Ok(None) => Ok(()),
+            Ok(Some(found)) => self.lend(key, call, &wish, (bytes, found)),
+            Err(error) => {
+                let contiguous = wish.flags.contiguous || run.1.get() > self.pages_of_brick();
+                let count = (run.0.get() / self.pages_of_brick()) as usize;
+                let taken = self.given_up(count, contiguous, &asked, bytes);
+                self.undo(key, bytes, kind);
+                return match taken.is_empty() {
+                    true => Err(self.refusal(run.0, &error)),
+                    false => self.after_caches(key, asked, taken),
+                };
+            }
+        };
+        if done.is_err() {
+            self.undo(key, bytes, kind);
         }
-        lent
+        done
+    }
+
+    fn pages_of_brick(&self) -> u64 {
+        self.brick.pages_down(glebe::page_size()).get()
     }
 
     /// Gives memory that the user is charged for. Another thread takes as long as it needs, if that
@@ -47,7 +70,7 @@ impl Server {
         (bytes, found): (u64, Found),
     ) -> Result<(), Refusal> {
         let is_long = bytes > LONG * self.brick.get() && !matches!(found, Found::Ready(_));
-        if wish.flags.one_file || is_long || matches!(found, Found::OfCaches(..)) {
+        if wish.flags.one_file || is_long {
             return self.make(key, call, wish, (bytes, found));
         }
         let blocks = found.taken().map_err(|error| {
@@ -97,23 +120,29 @@ impl Server {
 
     fn charge(&mut self, key: usize, bytes: u64, kind: Kind) -> Result<(), Refusal> {
         let Some(conn) = self.conns.get(key) else { return Ok(()) };
-        self.users.add(conn.uid, bytes, kind).map_err(|exceeded| {
-            let (uid, limit) = (conn.uid, exceeded.limit);
-            let text =
-                format!("{limit} is what a user {}; user {uid} asks for more", exceeded.what);
-            Refusal { errno: Errno::DQUOT, limit: limit.get(), text }
-        })
+        let uid = conn.uid;
+        self.users.add(uid, bytes, kind).map_err(|exceeded| self.over(uid, exceeded))
     }
 
-    fn discharge(&mut self, key: usize, bytes: u64, kind: Kind) {
+    pub(super) fn over(&self, uid: u32, exceeded: Exceeded) -> Refusal {
+        let Exceeded { what, limit } = exceeded;
+        let text = format!("{limit} is what a user {what}; user {uid} asks for more");
+        Refusal { errno: Errno::DQUOT, limit: limit.get(), text }
+    }
+
+    fn undo(&mut self, key: usize, bytes: u64, kind: Kind) {
         if let Some(conn) = self.conns.get(key) {
-            self.users.remove(conn.uid, bytes, kind);
+            self.users.undo(conn.uid, bytes, kind);
         }
     }
 
     /// Takes memory: from the stock, else from the reserve, else from both.
-    fn blocks(&mut self, wish: &Wish, (pages, align): (Pages, Pages)) -> Result<Found, Refusal> {
-        let each = self.brick.pages_down(glebe::page_size()).get();
+    fn blocks(
+        &mut self,
+        wish: &Wish,
+        (pages, align): (Pages, Pages),
+    ) -> Result<Found, ReserveError> {
+        let each = self.pages_of_brick();
         let count = (pages.get() / each) as usize;
         // Single bricks have no larger alignment.
         let contiguous = wish.flags.contiguous || align.get() > each;
@@ -125,7 +154,7 @@ impl Server {
         }
         let largest = self.reserve.largest_run().unwrap_or_default();
         if self.free() < pages.bytes(glebe::page_size()).get() {
-            return Err(self.refusal(pages, &ReserveError::NoRun { asked: pages, largest }));
+            return Err(ReserveError::NoRun { asked: pages, largest });
         }
         let run = Run::new(pages).align(align);
         let place = |run: Run| ClosedBlock::promise(&self.reserve, run).map(|run| vec![run]);
@@ -140,14 +169,7 @@ impl Server {
             self.since.get_or_insert_with(Instant::now);
             place(run).or_else(|_| scattered())
         });
-        let error = match placed {
-            Ok(placed) => return Ok(Found::placed(placed, &self.kept)),
-            Err(error) => error,
-        };
-        match self.given_up(count, contiguous) {
-            blocks if blocks.is_empty() => Err(self.refusal(pages, &error)),
-            blocks => Ok(Found::OfCaches(blocks, Arc::clone(&self.kept), self.grower.clone())),
-        }
+        Ok(Found::placed(placed?, &self.kept))
     }
 
     pub(super) fn end_recalled(&mut self) {
@@ -254,13 +276,13 @@ impl Server {
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         let (serial, uid, wish, made) = (conn.serial, conn.uid, *wish, self.made.0.clone());
         let wake = Arc::clone(&self.wake);
-        let is_again = matches!(found, Found::OfCaches(..));
         let work = move || {
             let blocks = found.taken().and_then(|blocks| match wish.flags.one_file {
                 true => ClosedBlock::concat(blocks).of_one_file().map(|block| vec![block]),
                 false => Ok(blocks),
             });
-            let _ = made.send(Made { conn: key, uid, serial, call, wish, bytes, blocks, is_again });
+            let made_of = Made { conn: key, uid, serial, call, wish, bytes, blocks };
+            let _ = made.send(Done::Made(made_of));
             let _ = rustix::io::write(&*wake, &1_u64.to_ne_bytes());
         };
         let started = std::thread::Builder::new().name("glebed-maker".to_owned()).spawn(work);
@@ -274,7 +296,7 @@ impl Server {
     }
 
     pub(super) fn finish(&mut self, made: Made) {
-        let Made { conn: key, uid, serial, call, wish, bytes, blocks, is_again } = made;
+        let Made { conn: key, uid, serial, call, wish, bytes, blocks } = made;
         let is_there = self.conns.get(key).is_some_and(|conn| conn.serial == serial);
         self.kept.making.fetch_sub(bytes, Ordering::AcqRel);
         let blocks = blocks.map_err(|error| format!("the memory could not be taken: {error}"));
@@ -291,11 +313,6 @@ impl Server {
                 self.users.remove(uid, bytes, Kind::of(wish.flags));
                 match other {
                     Ok(blocks) => self.pass_to_keeper(blocks, false),
-                    Err(_) if is_there && is_again => {
-                        if let Err(refusal) = self.lease(key, call, &wish) {
-                            let _ = self.refuse(key, call, refusal);
-                        }
-                    }
                     Err(text) if is_there => {
                         let refusal = Refusal { errno: Errno::AGAIN, limit: 0, text };
                         let _ = self.refuse(key, call, refusal);
@@ -330,29 +347,30 @@ impl Server {
         })
     }
 
-    pub(super) fn promise(&mut self, key: usize, wish: &Wish) -> Result<(u64, u64), Refusal> {
-        let (pages, align) = self.checked(key, wish)?;
+    /// Sets memory aside that the user is charged for, and answers.
+    fn promise(
+        &mut self,
+        key: usize,
+        (call, wish): (u32, &Wish),
+        (pages, align): (Pages, Pages),
+    ) -> Result<(), ReserveError> {
         let bytes = pages.bytes(glebe::page_size()).get();
-        self.charge(key, bytes, Kind::Promised)?;
         let run = Run::new(pages).align(align);
         let run = if wish.flags.contiguous { run } else { run.any() };
-        let promised = ClosedBlock::promise(&self.reserve, run).or_else(|_| {
-            let kept = Arc::clone(&self.kept);
-            let _filling = kept.filling();
-            ClosedBlock::reopen(kept.stock().take_all());
+        let promise = ClosedBlock::promise(&self.reserve, run).or_else(|_| {
+            let _filling = self.kept.filling();
+            ClosedBlock::reopen(self.kept.stock().take_all());
             self.since.get_or_insert_with(Instant::now);
-            let count = (bytes / self.brick.get()) as usize;
-            self.with_caches(count, wish.flags.contiguous, run)
-        });
-        let promise = match promised {
-            Ok(promise) => promise,
-            Err(error) => {
-                self.discharge(key, bytes, Kind::Promised);
-                return Err(self.refusal(pages, &error));
-            }
+            ClosedBlock::promise(&self.reserve, run)
+        })?;
+        let Some(lease) = self.entry(key, wish, bytes, Held::Promised(promise)) else {
+            return Ok(());
         };
-        let lease = self.entry(key, wish, bytes, Held::Promised(promise));
-        Ok((lease.map_or(0, |lease| self.leases.add(lease)), bytes))
+        let number = self.leases.add(lease);
+        if self.answer(key, call, number, Answer::Promised { bytes }).is_err() {
+            self.close(key);
+        }
+        Ok(())
     }
 
     pub(super) fn take(&mut self, key: usize, call: u32, number: u64) -> Result<(), Refusal> {
@@ -367,7 +385,7 @@ impl Server {
         uid.into_iter().for_each(|uid| self.users.take(uid, bytes, Kind::of(flags)));
         let found = Found::placed(vec![promise], &self.kept);
         self.lend(key, call, &wish, (bytes, found)).map_err(|refusal| {
-            self.discharge(key, bytes, Kind::of(flags));
+            self.undo(key, bytes, Kind::of(flags));
             let text = format!("the promise could not be kept: {}", refusal.text);
             Refusal { errno: Errno::IO, limit: 0, text }
         })

@@ -8,7 +8,7 @@ use glebe_lease::wire::{Answer, Message, Request, ROWS_MAX};
 use glebe_lease::Row;
 use rustix::io::Errno;
 
-use super::{Refusal, Server};
+use super::{Asked, Refusal, Server};
 use crate::stats::{Counter, Stats};
 
 impl Server {
@@ -38,14 +38,15 @@ impl Server {
         match body {
             Request::Hello { .. } => Ok(()),
             Request::Lease(wish) => {
-                let leased = self.lease(key, call, &wish);
+                let asked = Asked { call, wish, is_promise: false, tries: 0 };
+                let leased = self.ask(key, asked);
                 self.answer_ns.record(begin.elapsed().as_nanos() as u64);
                 leased.map_or_else(|refusal| self.refuse(key, call, refusal), Ok)
             }
-            Request::Promise(wish) => match self.promise(key, &wish) {
-                Ok((lease, bytes)) => self.answer(key, call, lease, Answer::Promised { bytes }),
-                Err(refusal) => self.refuse(key, call, refusal),
-            },
+            Request::Promise(wish) => {
+                let promised = self.ask(key, Asked { call, wish, is_promise: true, tries: 0 });
+                promised.map_or_else(|refusal| self.refuse(key, call, refusal), Ok)
+            }
             Request::Take => match self.take(key, call, lease) {
                 Ok(()) => Ok(()),
                 Err(refusal) => self.refuse(key, call, refusal),

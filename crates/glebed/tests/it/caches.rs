@@ -13,7 +13,7 @@ use glebe_lease::wire::Flags;
 use glebe_lease::{Client, LeaseError};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::{is_long, wait_until};
-use glebed::{Daemon, Settings};
+use glebed::{Daemon, Quota, Settings};
 
 use super::running::{settings, wish, Running, BRICK, CONTIGUOUS};
 
@@ -106,7 +106,7 @@ fn a_name_is_one_cache_for_the_processes_of_a_user_alone() {
 fn leases_take_the_memory_of_caches_and_leave_misses() {
     let Some(running) = Running::new(8, settings(1)) else { return };
     let cache = open(&running, "tiles", 100);
-    assert_eq!(cache.size(), Bytes::new(8 * BRICK), "at most the reserve");
+    assert_eq!(cache.size(), Bytes::new(7 * BRICK), "at most what is not kept zeroed");
     let stored = fill(&cache, 2000);
     assert!(stored > 1000, "{stored}");
     assert_eq!(stat(&running, "cached_bytes"), 7 * BRICK, "all but what is kept zeroed");
@@ -135,6 +135,42 @@ fn leases_take_the_memory_of_caches_and_leave_misses() {
         .max();
     let run = client.lease(wish(longest.unwrap(), CONTIGUOUS)).unwrap();
     assert_eq!(run.runs().len(), 1, "a run out of the caches' memory");
+}
+
+#[test]
+fn a_promise_takes_memory_of_caches_if_there_is_enough() {
+    let Some(running) = Running::new(8, settings(0)) else { return };
+    let cache = open(&running, "promised", 8);
+    fill(&cache, 4000);
+    let client = running.client();
+    let lease = client.lease(wish(2, Flags::default())).unwrap();
+    assert_eq!(stat(&running, "cached_bytes"), 6 * BRICK);
+    for contiguous in [false, true] {
+        let wanted = wish(8, Flags { contiguous, ..Flags::default() });
+        let refused = client.promise(wanted).unwrap_err();
+        assert!(matches!(refused, LeaseError::Refused { errno: 12, .. }), "{refused}");
+        assert_eq!(stat(&running, "cached_bytes"), 6 * BRICK, "in vain");
+    }
+    let promise = client.promise(wish(6, Flags::default())).unwrap();
+    assert_eq!(stat(&running, "cached_bytes"), 0);
+    drop(lease);
+    assert_eq!(promise.take().unwrap().len(), Bytes::new(6 * BRICK));
+}
+
+#[test]
+fn the_last_lease_that_a_user_may_have_takes_memory_of_caches() {
+    let zeroing = Bytes::new(4 * BRICK);
+    let quota = Quota { leases: 1, zeroing, ..Quota::default() };
+    let Some(running) = Running::new(8, Settings { quota, ..settings(0) }) else { return };
+    let cache = open(&running, "last", 8);
+    // A place costs zeroing, so the cache fills slowly.
+    wait_until("the cache has all memory", Duration::from_secs(20), || {
+        fill(&cache, 4000);
+        stat(&running, "cached_bytes") == 8 * BRICK
+    });
+    let client = running.client();
+    let is_had = || client.lease(wish(3, Flags::default())).is_ok();
+    wait_until("the user may have the daemon zero again", Duration::from_secs(10), is_had);
 }
 
 #[test]
