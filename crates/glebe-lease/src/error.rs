@@ -72,3 +72,20 @@ fn hint(kind: ErrorKind) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_fits_the_refusal() {
+        let said = |kind: ErrorKind| {
+            LeaseError::NoDaemon { path: "/a/socket".into(), source: kind.into() }.to_string()
+        };
+        for kind in [ErrorKind::NotFound, ErrorKind::ConnectionRefused] {
+            assert!(said(kind).ends_with("(glebe serve --leases starts one)"), "{kind}");
+        }
+        assert!(said(ErrorKind::PermissionDenied).ends_with("not in the socket's group)"));
+        assert!(!said(ErrorKind::InvalidInput).contains('('), "{}", said(ErrorKind::InvalidInput));
+    }
+}

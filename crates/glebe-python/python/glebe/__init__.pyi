@@ -388,7 +388,7 @@ class SharedCache:
     Any value may vanish. Forked children use the same cache, and a pickled one is opened again.
     """
 
-    __iter__: ClassVar[None]  # type: ignore[assignment]
+    __iter__: ClassVar[None]
 
     def put(self, key: _Key, value: Buffer) -> bool:
         """Stores a copy of a value, as `cache[key] = value` does. A full cache drops older values.
