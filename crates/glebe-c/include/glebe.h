@@ -1065,8 +1065,9 @@ typedef struct glebe_lease_options {
 
 /* Leases `len_bytes`, rounded up to whole huge pages. If the daemon refuses, writes the number that
  * the request exceeds to `limit_bytes`, unless that is null: the longest free run in bytes, or the
- * user's limit. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, TOO_MANY; NO_DAEMON; NO_MEMORY; QUOTA;
- * UNDER_WAY if a later call may succeed; HANDLER_COVERED; OS, OTHER if the connection fails. */
+ * user's limit. Asks again for up to 2 s while the daemon takes memory back, or adds some. Errors:
+ * NULL, BAD_SIZE, BAD_ARGUMENT, TOO_MANY; NO_DAEMON; NO_MEMORY; QUOTA; UNDER_WAY if a later call may
+ * succeed; HANDLER_COVERED; OS, OTHER if the connection fails. */
 int glebe_lease_new(uint64_t len_bytes, const glebe_lease_options *options, glebe_lease *lease,
                     uint64_t *limit_bytes);
 
@@ -1116,12 +1117,12 @@ typedef struct glebe_shared_cache_options {
     uint64_t cache_bytes; /* most bytes of a new cache; 0: 256 MiB */
     const char *socket;   /* path of the daemon's socket; null: $GLEBE_LEASES, else the usual one */
     const char *folder;   /* directory of the file without a daemon, on tmpfs; null: glebe-caches in
-                             $XDG_RUNTIME_DIR, else in /dev/shm */
+                             $XDG_RUNTIME_DIR, else in /dev/shm; with `socket`, no file */
 } glebe_shared_cache_options;
 
 /* Opens the user's cache `name`, of 1 to 32 bytes of UTF-8, or makes it. Errors: NULL, BAD_SIZE,
- * BAD_ARGUMENT, TOO_MANY; QUOTA if the user has too many caches; HANDLER_COVERED; BAD_FILE;
- * NO_MEMORY; OS, OTHER. */
+ * BAD_ARGUMENT, TOO_MANY; NO_DAEMON, with `socket` and no `folder`; QUOTA if the user has too many
+ * caches; HANDLER_COVERED; BAD_FILE; NO_MEMORY; OS, OTHER. */
 int glebe_shared_cache_open(const char *name, const glebe_shared_cache_options *options,
                             glebe_shared_cache *cache);
 

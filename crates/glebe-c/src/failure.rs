@@ -245,7 +245,7 @@ fn code_of_cache(error: &cache::CacheError) -> c_int {
 fn code_of_lease(error: &lease::LeaseError) -> c_int {
     use lease::LeaseError;
     match error {
-        LeaseError::NoDaemon { .. } => GLEBE_ERROR_NO_DAEMON,
+        LeaseError::NoDaemon { .. } | LeaseError::Silent { .. } => GLEBE_ERROR_NO_DAEMON,
         LeaseError::Refused { errno, .. } => match *errno {
             errno::ENOMEM => GLEBE_ERROR_NO_MEMORY,
             errno::EDQUOT => GLEBE_ERROR_QUOTA,

@@ -17,6 +17,9 @@ use crate::boundary::{call, Array, In, Out};
 use crate::failure::Failure;
 use crate::process::{end, insert, with, Process};
 
+/// Longest wait for a daemon that does not answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
 fn wish(len_bytes: u64, asked: &glebe_lease_options, name: &str) -> Result<Wish, Failure> {
     let node = match Failure::flag("on_node", asked.on_node)? {
         true => Some(u32::try_from(asked.node).map_err(|_| Failure::bad("node", asked.node))?),
@@ -55,7 +58,7 @@ pub extern "C" fn glebe_lease_new(
         let name = name_of(&In::member(asked.name));
         let wish = wish(len_bytes, &asked, &name)?;
         let socket = In::member(asked.socket).path().map_or_else(socket_path, Path::to_owned);
-        let make = || Ok([Client::connect_to(&socket, &name)?.lease(wish)?]);
+        let make = || Ok([Client::connect_within(&socket, &name, LIMIT)?.lease(wish)?]);
         let made = insert(Process::create()?, make).inspect_err(|failure| {
             if let Failure::Lease(LeaseError::Refused { limit, .. }) = failure {
                 limit_bytes.set(limit.get());

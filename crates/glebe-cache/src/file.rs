@@ -122,7 +122,7 @@ fn opened(path: &Path, len: Bytes) -> Result<Shared, Error> {
 }
 
 fn usual_folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
         Some(dir) => Path::new(&dir).join("glebe-caches"),
         None => PathBuf::from(format!("/dev/shm/glebe-caches-{}", effective_user())),
     }

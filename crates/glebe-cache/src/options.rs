@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use glebe_lease::socket_path;
+use glebe_lease::{socket_path, LeaseError};
 use glebe_os::units::Bytes;
 
 use crate::cache::SharedCache;
@@ -35,7 +35,8 @@ impl SharedCacheOptions {
         Self { size, ..self }
     }
 
-    /// Sets the daemon's socket. Default: [`socket_path`].
+    /// Sets the daemon's socket. If no daemon answers there, only a [`folder`](Self::folder) that
+    /// is also given serves. Default: [`socket_path`], and a file if no daemon answers.
     pub fn socket(self, path: impl Into<PathBuf>) -> Self {
         Self { socket: Some(path.into()), ..self }
     }
@@ -57,8 +58,14 @@ impl SharedCacheOptions {
         if self.size == Bytes::ZERO || self.size > SIZE_MAX {
             return Err(CacheError::BadSize { size: self.size });
         }
+        let needs_daemon = self.socket.is_some() && self.folder.is_none();
         let socket = self.socket.unwrap_or_else(socket_path);
-        let store = Store::open(&socket, self.folder, name, self.size)?;
+        let store = match Store::of_daemon(&socket, name, self.size) {
+            Err(LeaseError::NoDaemon { .. }) if !needs_daemon => {
+                Store::of_file(self.folder, name, self.size)?
+            }
+            of_daemon => of_daemon?,
+        };
         Ok(SharedCache::new(name, store))
     }
 }

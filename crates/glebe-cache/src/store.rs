@@ -21,19 +21,16 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    pub(crate) fn open(
-        socket: &Path,
+    pub(crate) fn of_daemon(socket: &Path, name: &str, size: Bytes) -> Result<Self, LeaseError> {
+        Ok(Self::Daemon(Places::open(socket, name, size)?.into()))
+    }
+
+    pub(crate) fn of_file(
         folder: Option<PathBuf>,
         name: &str,
         size: Bytes,
     ) -> Result<Self, CacheError> {
-        match Places::open(socket, name, size) {
-            Ok(places) => Ok(Self::Daemon(places.into())),
-            Err(LeaseError::NoDaemon { .. }) => {
-                CacheFile::open(folder, name, size).map(|file| Self::File(file.into()))
-            }
-            Err(other) => Err(other.into()),
-        }
+        Ok(Self::File(CacheFile::open(folder, name, size)?.into()))
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -44,7 +44,7 @@ fn examples_of_serve(page: &str) -> &'static [Entry] {
         ],
         "glebe-leases" => &[
             ("glebe leases --watch", "Who holds what, every two seconds."),
-            ("glebe leases --json | jq 'map(.bytes) | add'", "For programs."),
+            ("glebe leases --json | jq 'map(select(.cache|not).bytes) | add'", "All leased bytes."),
         ],
         "glebe-recall" => &[
             (

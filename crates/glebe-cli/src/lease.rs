@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,16 +14,25 @@ use glebe_lease::wire::{Flags, Name};
 use glebe_lease::{socket_path, Client, LeaseError, Row, Wish};
 use serde_json::json;
 
+use crate::run::not_executed;
 use crate::{size, Outcome};
 
 const FD: &str = "GLEBE_LEASE_FD";
 const BYTES: &str = "GLEBE_LEASE_BYTES";
+/// Longest wait for a daemon that does not answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+pub const EXIT_STATUS: &str =
+    "That of the program. If it was not started: 1 if there is no daemon \
+    or no memory, 2 if the command line is wrong, 126 if the program cannot be executed, 127 if it \
+    was not found.";
 
 /// Options of `glebe lease`.
 #[derive(clap::Args)]
+#[command(after_help = format!("Exit status: {EXIT_STATUS}"))]
 #[command(override_usage = "glebe lease [OPTIONS] SIZE -- PROGRAM [ARGUMENT]...")]
 pub struct LeaseArgs {
-    /// How much memory, for example 512M or 2G
+    /// How much memory, for example 512M or 2G; rounded up to whole huge pages (3M to 4 MiB)
     #[arg(value_parser = size::parse)]
     size: Bytes,
     /// Only memory in one physical run
@@ -38,7 +47,10 @@ pub struct LeaseArgs {
     /// Name of the lease in lists; the default is the program's
     #[arg(long)]
     name: Option<String>,
-    /// Socket of the daemon
+    /// How long to ask again while the daemon takes memory back, or adds some
+    #[arg(long, value_name = "SECONDS", value_parser = wait, default_value = "2")]
+    wait: Duration,
+    /// Socket of the daemon; the default is $GLEBE_LEASES, else the usual one
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
     /// The program and its arguments
@@ -50,7 +62,7 @@ pub struct LeaseArgs {
 /// Options of `glebe leases`.
 #[derive(clap::Args)]
 pub struct LeasesArgs {
-    /// Socket of the daemon
+    /// Socket of the daemon; the default is $GLEBE_LEASES, else the usual one
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
     /// Print JSON
@@ -64,8 +76,13 @@ pub struct LeasesArgs {
     watch: Option<f64>,
 }
 
+fn wait(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
+    Ok(Duration::from_secs_f64(seconds.ok_or("give from 0 to 86400 seconds")?))
+}
+
 fn connected(socket: Option<&PathBuf>, name: &str) -> Result<Client, LeaseError> {
-    Client::connect_to(&socket.cloned().unwrap_or_else(socket_path), name)
+    Client::connect_within(&socket.cloned().unwrap_or_else(socket_path), name, LIMIT)
 }
 
 /// Becomes the program. Returns only after a failure.
@@ -73,7 +90,7 @@ pub fn run(args: &LeaseArgs) -> Outcome {
     let (program, arguments) = args.command.split_first().expect("a value is required");
     let shown = program.to_string_lossy();
     let name = args.name.as_deref().unwrap_or_else(|| shown.rsplit('/').next().unwrap_or(&shown));
-    let client = connected(args.socket.as_ref(), name)?;
+    let client = connected(args.socket.as_ref(), name)?.patience(args.wait);
     let flags = Flags { contiguous: args.contiguous, one_file: true, revocable: args.revocable };
     let align = args.align.map_or(0, Bytes::get);
     let name = Name::new(name);
@@ -88,8 +105,7 @@ pub fn run(args: &LeaseArgs) -> Outcome {
         .args(arguments)
         .env(FD, file.as_raw_fd().to_string())
         .env(BYTES, bytes.get().to_string());
-    let error = command.exec();
-    Err(format!("execve({shown}): {error}").into())
+    Err(Box::new(not_executed(Path::new(program), &command.exec())))
 }
 
 fn pass_on(descriptor: BorrowedFd<'_>) -> io::Result<()> {
@@ -131,8 +147,20 @@ fn once(args: &LeasesArgs, client: &Client, out: &mut dyn Write) -> Outcome {
         let pid = if row.is_cache { "-".to_owned() } else { pid.to_string() };
         writeln!(out, "{number:>6} {size:>10} {uid:>8} {pid:>8}  {kind:<24} {}", name.as_str())?;
     }
-    let all: u64 = rows.iter().map(|row| row.bytes).sum();
-    Ok(writeln!(out, "{} leases, {}", rows.len(), Bytes::new(all))?)
+    Ok(writeln!(out, "{}", sums(&rows))?)
+}
+
+/// Returns the number and length of leases, and of caches.
+fn sums(rows: &[Row]) -> String {
+    let sum = |is_cache, one: &str| {
+        let of_kind = || rows.iter().filter(|row| row.is_cache == is_cache);
+        let (count, bytes) = (of_kind().count(), of_kind().map(|row| row.bytes).sum());
+        let plural = if count == 1 { "" } else { "s" };
+        (count > 0).then(|| format!("{count} {one}{plural}, {}", Bytes::new(bytes)))
+    };
+    let all: Vec<String> =
+        [sum(false, "lease"), sum(true, "cache")].into_iter().flatten().collect();
+    all.join("; ")
 }
 
 fn kind(row: &Row) -> String {
@@ -151,9 +179,32 @@ fn kind(row: &Row) -> String {
 
 fn as_json(row: &Row) -> serde_json::Value {
     let Row { lease, bytes, uid, pid, flags, is_cache, name } = row;
+    // A cache belongs to no process, and its number exceeds those of JSON.
+    let [lease, pid] = [*lease, u64::from(*pid)].map(|number| (!is_cache).then_some(number));
     json!({
         "lease": lease, "bytes": bytes, "uid": uid, "pid": pid, "name": name.as_str(),
         "contiguous": flags.contiguous, "one_file": flags.one_file, "revocable": flags.revocable,
         "cache": is_cache,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(bytes: u64, is_cache: bool) -> Row {
+        let (flags, name) = (Flags::default(), Name::new("name"));
+        Row { lease: u64::MAX, bytes, uid: 7, pid: 8, flags, is_cache, name }
+    }
+
+    #[test]
+    fn caches_are_no_leases() {
+        let rows = [row(2 << 20, false), row(32 << 20, true), row(62 << 20, false)];
+        assert_eq!(sums(&rows), "2 leases, 64 MiB; 1 cache, 32 MiB");
+        assert_eq!(sums(&rows[..1]), "1 lease, 2 MiB");
+        assert_eq!(sums(&[rows[1], rows[1]]), "2 caches, 64 MiB");
+        let [lease, cache] = [&rows[0], &rows[1]].map(as_json);
+        assert_eq!((&lease["pid"], &lease["lease"]), (&json!(8), &json!(u64::MAX)));
+        assert!(cache["pid"].is_null() && cache["lease"].is_null(), "{cache}");
+    }
 }

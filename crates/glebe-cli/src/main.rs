@@ -78,7 +78,7 @@ enum Command {
     Bank(bank::BankArgs),
     /// Show a reserve at work, compared with the kernel
     Demo(demo::DemoArgs),
-    /// Show the statistics of reserves in running programs, and of leases
+    /// Show the statistics of reserves in running programs and of leases
     ///
     /// A program serves the statistics of a reserve by calling `serve_stats()`, as the demo does.
     /// Without --pid and --dir, the daemon that lends memory is asked, too.
@@ -120,7 +120,8 @@ enum Command {
     Lease(lease::LeaseArgs),
     /// List the leases and shared caches of a running `glebe serve`
     ///
-    /// Root sees all of them, other users their own.
+    /// Root sees all of them, other users their own. With --json, `lease` and `pid` of a shared
+    /// cache are null, since it belongs to no process.
     #[cfg(feature = "serve")]
     Leases(lease::LeasesArgs),
     /// When memory is short, purge volatile memory that processes share

@@ -53,6 +53,8 @@ fn man(page: Command) -> Man {
     let release = format!("glebe {}", env!("CARGO_PKG_VERSION"));
     let exit_status = match page.get_name() {
         "run" => run::EXIT_STATUS,
+        #[cfg(feature = "serve")]
+        "lease" => crate::lease::EXIT_STATUS,
         _ => EXIT_STATUS,
     };
     // clap_mangen puts the text after the help into a section `EXTRA`, which `run` renames.

@@ -138,7 +138,7 @@ fn words(args: &RunArgs) -> Result<Vec<OsString>, Box<dyn Failure>> {
     Ok(words)
 }
 
-fn not_executed(program: &Path, error: &io::Error) -> NotRun {
+pub fn not_executed(program: &Path, error: &io::Error) -> NotRun {
     let why = format!("execve({}): {error}", program.display());
     match error.kind() {
         io::ErrorKind::NotFound => NotRun::missing(why),

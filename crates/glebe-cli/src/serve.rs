@@ -123,8 +123,8 @@ pub struct ServeArgs {
     /// Lend contiguous huge pages to other processes, beside the cache (`glebe lease`)
     #[arg(long)]
     leases: bool,
-    /// Path of the socket for leases; the default is /run/glebed/leases, or for other users than
-    /// root glebed/leases in $XDG_RUNTIME_DIR
+    /// Path of the socket for leases; the default is $GLEBE_LEASES, else /run/glebed/leases, or for
+    /// other users than root glebed/leases in $XDG_RUNTIME_DIR
     #[arg(long, value_name = "FILE")]
     lease_socket: Option<PathBuf>,
     /// Memory kept zeroed for leases, at most half of all; caches do not use it

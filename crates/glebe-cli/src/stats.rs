@@ -12,6 +12,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glebe::lease::LeaseError;
 use glebe::page_size;
 use glebe::reserve::served::{self, Form, Served};
 use glebe::reserve::Stats;
@@ -81,7 +82,10 @@ pub fn run(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
 /// than permission.
 fn once(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     if args.describe {
-        return Ok(out.write_all(Stats::describe().as_bytes())?);
+        out.write_all(Stats::describe().as_bytes())?;
+        #[cfg(feature = "serve")]
+        write!(out, "\nleases:\n{}", lent::describe())?;
+        return Ok(());
     }
     let form = match (args.json, args.openmetrics) {
         (true, _) => Form::Json,
@@ -94,7 +98,7 @@ fn once(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
         found.look_in(dir, args.pid, form);
     }
     let is_whole = args.pid.is_none() && args.dir.is_none();
-    let lent = if is_whole { lent::Lent::read() } else { None };
+    let lent = if is_whole { found.lent() } else { None };
     if found.answers.is_empty() && lent.is_none() {
         return Err(found.nothing(args.pid, &dirs).into());
     }
@@ -131,6 +135,22 @@ impl Found {
                 Err(e) => self.failed(&e),
             }
         }
+    }
+
+    fn lent(&mut self) -> Option<Lent> {
+        let error = match Lent::read() {
+            Ok(lent) => return Some(lent),
+            Err(error) => error,
+        };
+        match &error {
+            LeaseError::NoDaemon { source, .. } => {
+                if source.kind() == ErrorKind::PermissionDenied {
+                    self.refused.push(error.to_string());
+                }
+            }
+            _ => self.wrong.push(error.to_string()),
+        }
+        None
     }
 
     fn failed(&mut self, error: &glebe::error::OsError) {

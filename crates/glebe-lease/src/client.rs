@@ -1,36 +1,38 @@
 //! [`Client`] asks the daemon for memory.
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{
-    self,
-    ErrorKind::{BrokenPipe, ConnectionReset},
-};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::ErrorKind::WouldBlock;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
+use crate::connection::Connection;
 use crate::error::LeaseError;
 use crate::lease::{Lease, Received};
 use crate::socket::Packets;
-use crate::wire::{Answer, Malformed, Message, Name, Request, Row, Wish, MESSAGE_MAX};
-use glebe_os::internal::sync::{lock, Mutex};
-use glebe_os::internal::sys::processes::fork::ForkGuard;
+use crate::wire::{Answer, Malformed, Name, Request, Row, Wish};
 use glebe_os::internal::sys::processes::process::effective_user;
-use glebe_os::units::{Bytes, PageSize};
+use glebe_os::units::Bytes;
+
+/// Default of [`Client::patience`].
+const PATIENCE: Duration = Duration::from_secs(2);
+/// First and longest pause between two requests for memory that is on its way.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 
 /// Returns the path of the daemon's socket: `$GLEBE_LEASES`, else `/run/glebed/leases` if that
-/// exists or the caller is root, else `glebed/leases` in `$XDG_RUNTIME_DIR`.
+/// exists or the caller is root, else `glebed/leases` in `$XDG_RUNTIME_DIR`. An empty variable
+/// counts as unset.
 #[must_use]
 pub fn socket_path() -> PathBuf {
-    if let Some(given) = std::env::var_os("GLEBE_LEASES") {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(given) = variable("GLEBE_LEASES") {
         return given.into();
     }
     let machine = PathBuf::from("/run/glebed/leases");
-    match std::env::var_os("XDG_RUNTIME_DIR") {
+    match variable("XDG_RUNTIME_DIR") {
         Some(dir) if effective_user() != 0 && !machine.exists() => {
             Path::new(&dir).join("glebed/leases")
         }
@@ -43,21 +45,7 @@ pub fn socket_path() -> PathBuf {
 pub struct Client {
     connection: Arc<Connection>,
     brick: Bytes,
-}
-
-#[derive(Debug)]
-pub(crate) struct Connection {
-    packets: Packets,
-    guard: ForkGuard,
-    calls: Mutex<Calls>,
-}
-
-#[derive(Debug)]
-struct Calls {
-    last: u32,
-    bytes: Vec<u8>,
-    files: Vec<OwnedFd>,
-    events: VecDeque<Message<Answer>>,
+    patience: Duration,
 }
 
 impl Client {
@@ -79,28 +67,37 @@ impl Client {
         Self::connect_with(path, name, None)
     }
 
-    /// Connects as [`Client::connect_to`] does. Each call then waits at most for `patience`, and
-    /// fails if the daemon does not answer.
+    /// Connects as [`Client::connect_to`] does. Each call then waits at most for `limit`, and fails
+    /// if the daemon does not answer. Requests for memory wait 10 s longer for each GiB.
     ///
     /// # Errors
-    /// See [`Client::connect_to`]; `WouldBlock` of the connection.
-    pub fn connect_within(path: &Path, name: &str, patience: Duration) -> Result<Self, LeaseError> {
-        Self::connect_with(path, name, Some(patience))
+    /// See [`Client::connect_to`]; [`LeaseError::Silent`].
+    pub fn connect_within(path: &Path, name: &str, limit: Duration) -> Result<Self, LeaseError> {
+        Self::connect_with(path, name, Some(limit))
     }
 
-    fn connect_with(
-        path: &Path,
-        name: &str,
-        patience: Option<Duration>,
-    ) -> Result<Self, LeaseError> {
-        let refused = |source| LeaseError::NoDaemon { path: path.to_owned(), source };
-        let packets = Packets::connect(path, patience).map_err(refused)?;
-        let connection = Arc::new(Connection::new(packets));
+    fn connect_with(path: &Path, name: &str, limit: Option<Duration>) -> Result<Self, LeaseError> {
+        let path = path.to_owned();
+        let packets = match Packets::connect(&path, limit) {
+            Ok(packets) => packets,
+            Err(source) if source.kind() == WouldBlock => return Err(LeaseError::Silent { path }),
+            Err(source) => return Err(LeaseError::NoDaemon { path, source }),
+        };
+        let connection = Arc::new(Connection::new(path, limit, packets));
         let hello = Request::Hello { name: Name::new(name) };
         match connection.hello(hello)?.body {
-            Answer::Welcome { brick, .. } => Ok(Self { connection, brick: Bytes::new(brick) }),
+            Answer::Welcome { brick, .. } => {
+                Ok(Self { connection, brick: Bytes::new(brick), patience: PATIENCE })
+            }
             _ => Err(Malformed::Answer.into()),
         }
+    }
+
+    /// Sets how long a request for memory is repeated while the daemon refuses it with EAGAIN:
+    /// memory is being taken back or added. Default: 2 s.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Returns the unit of leases: the daemon rounds lengths up to it.
@@ -112,11 +109,11 @@ impl Client {
     /// Leases memory and maps it. A number of [`Bytes`] asks for any pages, adjacent if possible.
     ///
     /// # Errors
-    /// [`LeaseError::Refused`]: ENOMEM with the longest free run; EAGAIN if memory is on its way
-    /// back, so that a later call may succeed; EDQUOT with the user's limit; EINVAL for a bad
-    /// request.
+    /// [`LeaseError::Refused`]: ENOMEM with the longest free run; EAGAIN if memory is still on its
+    /// way after [`Client::patience`], so that a later call may succeed; EDQUOT with the user's
+    /// limit; EINVAL for a bad request.
     pub fn lease(&self, wish: impl Into<Wish>) -> Result<Lease, LeaseError> {
-        let got = self.connection.leased(0, Request::Lease(wish.into()))?;
+        let got = self.leased(wish.into())?;
         Lease::map(got, Arc::clone(&self.connection))
     }
 
@@ -128,7 +125,7 @@ impl Client {
     pub fn file(&self, wish: impl Into<Wish>) -> Result<(File, Bytes), LeaseError> {
         let mut wish = wish.into();
         wish.flags.one_file = true;
-        let mut got = self.connection.leased(0, Request::Lease(wish))?;
+        let mut got = self.leased(wish)?;
         let file = got.files.pop().ok_or(Malformed::Answer)?;
         Ok((file, got.bytes))
     }
@@ -138,7 +135,8 @@ impl Client {
     /// # Errors
     /// See [`Client::lease`].
     pub fn promise(&self, wish: impl Into<Wish>) -> Result<Promise, LeaseError> {
-        let (answer, _) = self.connection.call(0, Request::Promise(wish.into()))?;
+        let wish = wish.into();
+        let (answer, _) = self.repeated(|| self.connection.call(0, Request::Promise(wish)))?;
         match answer.body {
             Answer::Promised { bytes } => {
                 let connection = Some(Arc::clone(&self.connection));
@@ -180,9 +178,33 @@ impl Client {
     }
 }
 
+impl Client {
+    fn leased(&self, wish: Wish) -> Result<Received, LeaseError> {
+        let size = Bytes::new(wish.bytes);
+        self.repeated(|| self.connection.leased(0, size, Request::Lease(wish)))
+    }
+
+    /// Repeats a request while its memory is on its way, within the patience.
+    fn repeated<T>(&self, ask: impl Fn() -> Result<T, LeaseError>) -> Result<T, LeaseError> {
+        let begin = Instant::now();
+        let [mut pause, longest] = PAUSES;
+        loop {
+            let answer = ask();
+            let left = self.patience.saturating_sub(begin.elapsed());
+            let is_under_way = matches!(&answer, Err(LeaseError::Refused { errno, .. })
+                if *errno == Errno::AGAIN.raw_os_error());
+            if left.is_zero() || !is_under_way {
+                return answer;
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(longest);
+        }
+    }
+}
+
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.packets.as_fd()
+        self.connection.as_fd()
     }
 }
 
@@ -221,11 +243,11 @@ impl Client {
     }
 
     pub(crate) fn is_inherited(&self) -> bool {
-        self.connection.guard.is_child()
+        self.connection.is_inherited()
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.connection.packets.has_ended()
+        self.connection.has_ended()
     }
 }
 
@@ -252,7 +274,7 @@ impl Promise {
     /// If the connection fails, or the kernel refuses a call.
     pub fn take(mut self) -> Result<Lease, LeaseError> {
         let connection = self.connection.take().ok_or(LeaseError::Forked)?;
-        let got = connection.leased(self.number, Request::Take)?;
+        let got = connection.leased(self.number, self.bytes, Request::Take)?;
         Lease::map(got, connection)
     }
 }
@@ -268,174 +290,5 @@ impl Drop for Promise {
 impl From<Bytes> for Wish {
     fn from(bytes: Bytes) -> Self {
         Self { bytes: bytes.get(), ..Self::default() }
-    }
-}
-
-impl Connection {
-    fn new(packets: Packets) -> Self {
-        let (bytes, files, events) = (vec![0; MESSAGE_MAX], Vec::new(), VecDeque::new());
-        let calls = Mutex::new(Calls { last: 0, bytes, files, events });
-        Self { packets, guard: ForkGuard::new(), calls }
-    }
-
-    /// Sends a request that gets no answer.
-    pub(crate) fn tell(&self, lease: u64, body: Request) -> Result<(), LeaseError> {
-        if self.guard.is_child() {
-            return Err(LeaseError::Forked);
-        }
-        let mut out = Vec::with_capacity(16);
-        Message { call: 0, lease, body }.encode(&mut out);
-        Ok(self.packets.send(&out, &[])?)
-    }
-
-    fn call(&self, lease: u64, body: Request) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
-        self.ask(&mut lock(&self.calls), lease, body)
-    }
-
-    /// A daemon that refuses a connection ends it, maybe before the hello. The refusal is there
-    /// nevertheless, behind an error of the socket.
-    fn hello(&self, hello: Request) -> Result<Message<Answer>, LeaseError> {
-        let mut calls = lock(&self.calls);
-        let mut answer = self.ask(&mut calls, 0, hello);
-        for _ in 0..2 {
-            match &answer {
-                Err(LeaseError::Connection(error))
-                    if matches!(error.kind(), BrokenPipe | ConnectionReset) =>
-                {
-                    let call = calls.last;
-                    answer = calls.answer(&self.packets, call);
-                }
-                _ => break,
-            }
-        }
-        Ok(answer?.0)
-    }
-
-    fn ask(
-        &self,
-        calls: &mut Calls,
-        lease: u64,
-        body: Request,
-    ) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
-        if self.guard.is_child() {
-            return Err(LeaseError::Forked);
-        }
-        calls.last = calls.last.wrapping_add(1).max(1);
-        let call = calls.last;
-        let mut out = Vec::with_capacity(128);
-        Message { call, lease, body }.encode(&mut out);
-        self.packets.send(&out, &[])?;
-        calls.answer(&self.packets, call)
-    }
-
-    /// Holds the lock for the whole exchange, since an answer may have several messages.
-    fn leased(&self, lease: u64, body: Request) -> Result<Received, LeaseError> {
-        let mut calls = lock(&self.calls);
-        let (answer, files) = self.ask(&mut calls, lease, body)?;
-        let number = answer.lease;
-        let got = calls.rest_of(&self.packets, answer, files);
-        drop(calls);
-        got.inspect_err(|_| drop(self.tell(number, Request::Release)))
-    }
-
-    /// Returns the next event of a lease, waiting at most for `wait`.
-    pub(crate) fn event(&self, lease: u64, wait: Duration) -> Result<Option<Answer>, LeaseError> {
-        if self.guard.is_child() {
-            return Err(LeaseError::Forked);
-        }
-        let until = Instant::now().checked_add(wait);
-        loop {
-            {
-                let mut calls = lock(&self.calls);
-                calls.events_there(&self.packets)?;
-                let at = calls.events.iter().position(|event| event.lease == lease);
-                if let Some(event) = at.and_then(|at| calls.events.remove(at)) {
-                    return Ok(Some(event.body));
-                }
-            }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Ok(None);
-            }
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut fds = [PollFd::new(&self.packets, PollFlags::IN)];
-            match poll(&mut fds, left.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(io::Error::from(error).into()),
-            }
-        }
-    }
-}
-
-impl Calls {
-    fn rest_of(
-        &mut self,
-        packets: &Packets,
-        answer: Message<Answer>,
-        mut files: Vec<File>,
-    ) -> Result<Received, LeaseError> {
-        let number = answer.lease;
-        let Answer::Leased { bytes, file, page, frames, .. } = answer.body else {
-            return Err(Malformed::Answer.into());
-        };
-        let mut all = frames;
-        let size = PageSize::new(page).filter(|page| page.bytes().get() <= file);
-        let size = size.ok_or(Malformed::Answer)?;
-        if file == 0 || bytes % file != 0 || file % page != 0 {
-            return Err(Malformed::Answer.into());
-        }
-        while (files.len() as u64) < bytes / file {
-            let (more, mut further) = self.answer(packets, answer.call)?;
-            match more.body {
-                Answer::Leased { first, frames, .. }
-                    if first as usize == files.len() && !further.is_empty() =>
-                {
-                    files.append(&mut further);
-                    all.extend(frames);
-                }
-                _ => return Err(Malformed::Answer.into()),
-            }
-        }
-        let [bytes, file] = [bytes, file].map(Bytes::new);
-        Ok(Received { number, bytes, file, page: size, files, frames: all })
-    }
-
-    fn answer(
-        &mut self,
-        packets: &Packets,
-        call: u32,
-    ) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
-        loop {
-            let len = packets.receive(&mut self.bytes, &mut self.files)?;
-            if len == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
-            let message = Message::<Answer>::decode(&self.bytes[..len])?;
-            if message.call == 0 {
-                self.events.push_back(message);
-                continue;
-            }
-            let files = self.files.drain(..).map(File::from).collect();
-            if message.call != call {
-                continue; // the rest of an answer to a call that failed
-            }
-            return match message.body {
-                Answer::Refused { errno, limit, text } => {
-                    Err(LeaseError::Refused { errno, limit: Bytes::new(limit), text })
-                }
-                _ => Ok((message, files)),
-            };
-        }
-    }
-
-    fn events_there(&mut self, packets: &Packets) -> Result<(), LeaseError> {
-        loop {
-            match packets.poll(&mut self.bytes, &mut self.files) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(len) => self.events.push_back(Message::<Answer>::decode(&self.bytes[..len])?),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! [`LeaseError`] is the reason why a call failed.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use crate::wire::Malformed;
@@ -11,12 +12,18 @@ use glebe_os::units::Bytes;
 #[non_exhaustive]
 pub enum LeaseError {
     /// No daemon answers at this path.
-    #[error("no daemon answers at {}: {source} (glebe serve --leases starts one)", path.display())]
+    #[error("no daemon answers at {}: {source}{}", path.display(), hint(source.kind()))]
     NoDaemon {
         /// The socket.
         path: PathBuf,
         /// The refusal.
         source: std::io::Error,
+    },
+    /// The daemon at this path did not answer in time.
+    #[error("the daemon at {} does not answer", path.display())]
+    Silent {
+        /// The socket.
+        path: PathBuf,
     },
     /// The daemon refused the request.
     #[error("{text}")]
@@ -56,4 +63,29 @@ pub enum LeaseError {
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),
+}
+
+fn hint(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => " (glebe serve --leases starts one)",
+        ErrorKind::PermissionDenied => " (this user is not in the socket's group)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_fits_the_refusal() {
+        let said = |kind: ErrorKind| {
+            LeaseError::NoDaemon { path: "/a/socket".into(), source: kind.into() }.to_string()
+        };
+        for kind in [ErrorKind::NotFound, ErrorKind::ConnectionRefused] {
+            assert!(said(kind).ends_with("(glebe serve --leases starts one)"), "{kind}");
+        }
+        assert!(said(ErrorKind::PermissionDenied).ends_with("not in the socket's group)"));
+        assert!(!said(ErrorKind::InvalidInput).contains('('), "{}", said(ErrorKind::InvalidInput));
+    }
 }

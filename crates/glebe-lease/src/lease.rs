@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Connection;
+use crate::connection::Connection;
 use crate::error::LeaseError;
 use crate::guard::Guard;
 use crate::wire::{Answer, Request};

@@ -82,6 +82,7 @@
 //! Source: unix(7); the design of leases by sealed memfds in vhost-user and PipeWire.
 
 mod client;
+mod connection;
 mod error;
 mod guard;
 mod lease;

@@ -37,17 +37,21 @@ pub fn bound(path: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Packets {
-    /// Connects to the socket at `path`. With `patience`, no later call waits longer.
+    /// Connects to the socket at `path`. With `limit`, no later call waits longer.
     ///
     /// # Errors
     /// ECONNREFUSED if nobody listens.
-    pub fn connect(path: &Path, patience: Option<Duration>) -> io::Result<Self> {
-        let socket = socket(SocketFlags::empty())?;
-        for timeout in [Timeout::Recv, Timeout::Send].into_iter().filter(|_| patience.is_some()) {
-            set_socket_timeout(&socket, timeout, patience)?;
-        }
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Self(socket))
+    pub fn connect(path: &Path, limit: Option<Duration>) -> io::Result<Self> {
+        let packets = Self(socket(SocketFlags::empty())?);
+        packets.set_limit(limit)?;
+        connect(&packets.0, &SocketAddrUnix::new(path)?)?;
+        Ok(packets)
+    }
+
+    /// No later call waits longer than `limit`, if there is one.
+    pub(crate) fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        let both = [Timeout::Recv, Timeout::Send].into_iter().filter(|_| limit.is_some());
+        Ok(both.into_iter().try_for_each(|one| set_socket_timeout(&self.0, one, limit))?)
     }
 
     /// Accepts a connection, which does not block.

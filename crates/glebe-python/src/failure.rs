@@ -18,6 +18,8 @@ pub(crate) enum Failure {
     Volatile(volatile::Error),
     Swap(swap::SwapError),
     Pool(zpool::Error),
+    /// The text of a size is none.
+    BadSize(String),
     /// An exception that already exists.
     Python(PyErr),
 }
@@ -114,6 +116,7 @@ fn kind_of_lease(error: &lease::LeaseError) -> Kind {
             let errno = source.raw_os_error().map(|errno| ("errno", errno.unsigned_abs().into()));
             ("SystemRefused", errno.into_iter().collect())
         }
+        E::Silent { .. } => ("SystemRefused", vec![("errno", EAGAIN.unsigned_abs().into())]),
         E::Refused { errno, limit, .. } => kind_of_refusal(*errno, limit.get()),
         E::Revoked => ("Purged", Vec::new()),
         E::Forked => ("Forked", Vec::new()),
@@ -213,6 +216,7 @@ impl From<Failure> for PyErr {
             Failure::Volatile(error) => (kind_of_volatile(error), error.to_string()),
             Failure::Swap(error) => (kind_of_swap(error), error.to_string()),
             Failure::Pool(error) => (kind_of_pool(error), error.to_string()),
+            Failure::BadSize(text) => (("BadArgument", Vec::new()), text.clone()),
             Failure::Python(_) => {
                 let Failure::Python(error) = failure else { unreachable!("matched above") };
                 return error;

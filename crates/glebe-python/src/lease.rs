@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use glebe::internal::size;
+use glebe::internal::sys::errno::EAGAIN;
 use glebe::lease::wire::Name;
-use glebe::lease::{socket_path, Client, Flags, Wish};
+use glebe::lease::{socket_path, Client, Flags, LeaseError, Wish};
 use glebe::page_size;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -24,6 +25,8 @@ use pyo3::types::{PyString, PyType};
 use crate::exports::{Bytes, Exported};
 use crate::{Failure, Result};
 
+/// Longest wait for a daemon that does not answer.
+const LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait before a look for signals and for `close`.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -40,7 +43,7 @@ pub(crate) fn bytes_of(what: &str, size: &Bound<'_, PyAny>) -> Result<u64> {
     }
     let text: String = size.extract()?;
     let parsed = size::parse(&text).map(glebe::Bytes::get);
-    parsed.map_err(|why| Failure::argument(format!("{what} {text:?}: {why}")))
+    parsed.map_err(|why| Failure::BadSize(format!("{what} {text:?}: {why}")))
 }
 
 /// Returns the name of the program for lists.
@@ -56,17 +59,18 @@ fn program(py: Python<'_>) -> String {
 /// in one physical run. `align`: alignment of the first physical byte, a power of two.
 /// `revocable`: the daemon may take the memory back (`Lease.recalled`). `one_file`: one file, to
 /// pass it on. `name`: the name in lists, by default the program's. `socket`: path of the daemon's
-/// socket. `node`: NUMA node.
+/// socket. `node`: NUMA node. `wait`: seconds for which the call asks again while the daemon takes
+/// memory back, or adds some.
 ///
 /// Raises `SystemRefused` if no daemon answers; `NoMemory` with the longest free run, or with the
-/// user's `limit`; `WouldWait` if memory is on its way back, so that a later call may succeed;
+/// user's `limit`; `WouldWait` if memory is still on its way after `wait` seconds;
 /// `BadArgument` for a size of zero, another alignment or node. `errno` has the daemon's reason.
 #[pyfunction]
 #[pyo3(signature = (
     size, *, contiguous = false, align = None, revocable = false, one_file = false, name = None,
-    socket = None, node = None
+    socket = None, node = None, wait = 2.0
 ), text_signature = "(size, *, contiguous=False, align=0, revocable=False, one_file=False, \
-name=None, socket=None, node=None)")]
+name=None, socket=None, node=None, wait=2.0)")]
 #[allow(clippy::too_many_arguments)] // Python passes them by name.
 pub(crate) fn lease(
     py: Python<'_>,
@@ -78,7 +82,9 @@ pub(crate) fn lease(
     name: Option<&str>,
     socket: Option<PathBuf>,
     node: Option<u32>,
+    wait: f64,
 ) -> Result<Lease> {
+    let wait = seconds("wait", wait)?;
     let align = align.map_or(Ok(0), |align| bytes_of("align", align))?;
     let wish = Wish {
         bytes: bytes_of("size", size)?,
@@ -88,8 +94,32 @@ pub(crate) fn lease(
         name: Name::new(name.unwrap_or_default()),
     };
     let (program, socket) = (program(py), socket.unwrap_or_else(socket_path));
-    let lease = py.detach(|| Client::connect_to(&socket, &program)?.lease(wish))?;
+    let client = py.detach(|| Client::connect_within(&socket, &program, LIMIT))?;
+    let lease = granted(py, &client, wish, wait)?;
     Ok(Lease(Exported::new("lease", Arc::new(lease))))
+}
+
+fn seconds(what: &str, seconds: f64) -> Result<Duration> {
+    let wait = Duration::try_from_secs_f64(seconds.max(0.0));
+    wait.map_err(|why| Failure::argument(format!("{what}: {why}")))
+}
+
+/// Asks again for memory on its way, and looks for signals meanwhile.
+fn granted(
+    py: Python<'_>,
+    client: &Client,
+    wish: Wish,
+    wait: Duration,
+) -> Result<glebe::lease::Lease> {
+    let begin = Instant::now();
+    loop {
+        let left = wait.saturating_sub(begin.elapsed());
+        let client = client.clone().patience(left.min(SLICE));
+        match py.detach(|| client.lease(wish)) {
+            Err(LeaseError::Refused { errno: EAGAIN, .. }) if left > SLICE => py.check_signals()?,
+            other => return Ok(other?),
+        }
+    }
 }
 
 #[pymethods]
@@ -160,8 +190,7 @@ impl Lease {
     /// zeros. Raises `SystemRefused` if the daemon ended.
     #[pyo3(signature = (timeout = Some(0.0)), text_signature = "($self, timeout=0.0)")]
     fn recalled(&self, py: Python<'_>, timeout: Option<f64>) -> Result<Option<f64>> {
-        let wait = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)));
-        let wait = wait.transpose().map_err(|why| Failure::argument(format!("timeout: {why}")))?;
+        let wait = timeout.map(|timeout| seconds("timeout", timeout)).transpose()?;
         let until = wait.and_then(|wait| Instant::now().checked_add(wait));
         loop {
             let lease = self.0.with(|lease| Arc::clone(lease))?;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use glebe::Bytes;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::buffers::{detached, new_bytes, Given};
 use crate::key::{encode, wanted, with_wanted};
 use crate::lease::bytes_of;
-use crate::{numbers, Failure, Result};
+use crate::{numbers, Result};
 
 /// A cache that all processes of the user find by its name.
 ///
@@ -27,11 +27,12 @@ pub(crate) struct SharedCache {
 ///
 /// The cache uses the idle memory of the daemon that `glebe serve --leases` runs, until a lease
 /// needs it. Where no daemon runs, a volatile file in memory serves, which `glebe reclaim` can
-/// purge. `size`: bytes, or a text such as "2G"; an existing cache keeps its size. `socket`: path
-/// of the daemon's socket.
+/// purge. `name`: 1 to 32 bytes. `size`: bytes, or a text such as "2G"; 256 MiB by default. A size
+/// beyond the daemon's reserve becomes the reserve's, and an existing cache keeps its size
+/// (`nbytes`). `socket`: path of the daemon's socket; with it, no file serves.
 ///
 /// Raises `BadArgument` for an empty or too long name and a size of zero, `NoMemory` with the limit
-/// if the user has too many caches, `SystemRefused`.
+/// if the user has too many caches, `SystemRefused`, also for a `socket` without a daemon.
 #[pyfunction]
 #[pyo3(signature = (name, size = None, *, socket = None))]
 pub(crate) fn shared_cache(
@@ -68,8 +69,8 @@ impl SharedCache {
 
 #[pymethods]
 impl SharedCache {
-    /// Stores a copy of a value, as `cache[key] = value` does. Returns false if there is no memory
-    /// for it; the key then has no value.
+    /// Stores a copy of a value, as `cache[key] = value` does. A full cache drops older values.
+    /// Returns false if there is no memory at all; the key then has no value.
     ///
     /// Raises `BadArgument` if key and value are longer than `limit`; the errors of `Cache.put`.
     fn put(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<bool> {
@@ -147,11 +148,23 @@ impl SharedCache {
         Ok(py.detach(|| self.cache.end())?)
     }
 
+    /// Without it, `list` would ask for the keys 0, 1 and so on.
+    #[classattr]
+    #[pyo3(name = "__iter__")]
+    const NO_ITERATOR: Option<bool> = None;
+
+    fn __repr__(&self, py: Python<'_>) -> Result<String> {
+        let (name, size) = (PyString::new(py, self.cache.name()).repr()?, self.cache.size());
+        Ok(format!("<glebe.SharedCache {name}, {size}>"))
+    }
+
     fn __reduce__(&self, py: Python<'_>) -> Result<(Py<PyAny>, (String, u64))> {
-        if self.socket.is_some() {
-            return Err(Failure::argument("a shared cache with its own socket is not pickled"));
+        let mut open = py.import("glebe")?.getattr("shared_cache")?;
+        if let Some(socket) = &self.socket {
+            let options = PyDict::new(py);
+            options.set_item("socket", socket)?;
+            open = py.import("functools")?.getattr("partial")?.call((open,), Some(&options))?;
         }
-        let open = py.import("glebe")?.getattr("shared_cache")?.unbind();
-        Ok((open, (self.cache.name().to_owned(), self.cache.size().get())))
+        Ok((open.unbind(), (self.cache.name().to_owned(), self.cache.size().get())))
     }
 }

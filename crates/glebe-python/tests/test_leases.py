@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import pathlib
+import pickle
 import subprocess
 import time
 
@@ -158,6 +159,8 @@ def test_what_cannot_be_had_is_refused(lease, daemon):
             lease(size)
     with pytest.raises(ValueError, match="align"):
         lease(1, align="many")
+    with pytest.raises(ValueError, match="wait"):
+        lease(1, wait=1e300)
     with lease(1, revocable=True) as memory:
         for timeout in (float("nan"), 0, -1):
             assert memory.recalled(timeout) is None
@@ -179,14 +182,9 @@ def test_a_recalled_lease_reads_as_zeros(run, lease, daemon):
 def test_a_lease_that_is_gone_is_not_taken_for_one_that_was_asked_for(lease, daemon):
     memory = lease(daemon[1], revocable=True)
     with pytest.raises(errors.WouldWait) as refused:
-        lease("2M")
+        lease("2M", wait=0)
     assert refused.value.errno == errno.EAGAIN
-    for _ in range(1000):
-        try:
-            lease("2M").close()
-            break
-        except errors.WouldWait:
-            time.sleep(0.01)
+    lease("2M", wait=60).close()
     with pytest.raises(errors.Purged, match="took this memory back"):
         memory.recalled()
     memory.close()
@@ -222,7 +220,7 @@ if child == 0:
         print(error)
         os._exit(1)
 try:
-    glebe.lease("2M", socket=path)
+    glebe.lease("2M", socket=path, wait=0)
     raise AssertionError("there was memory left")
 except errors.WouldWait as refused:
     assert refused.errno == 11
@@ -361,6 +359,12 @@ def test_a_shared_cache_lives_in_idle_memory_until_a_lease_needs_it(daemon, leas
     if child == 0:
         os._exit(0 if other.get("key") is None else 1)
     assert os.waitpid(child, 0)[1] == 0
+    again = pickle.loads(pickle.dumps(cache))
+    assert again.of_daemon and again.nbytes == cache.nbytes
     cache.end()
-    with pytest.raises(ValueError, match="socket"):
-        cache.__reduce__()
+
+
+def test_all_memory_is_leased_again_and_again(lease, daemon):
+    for _ in range(20):
+        with lease(daemon[1] - 2 * BRICK, wait=60):
+            pass

@@ -57,8 +57,14 @@ def test_what_cannot_be_is_refused(name):
             glebe.shared_cache(wrong)
     with pytest.raises(errors.BadArgument, match="at least 1 byte"):
         glebe.shared_cache(name, 0)
-    with pytest.raises(ValueError, match="size"):
-        glebe.shared_cache(name, "many")
+    for size in ("many", "0"):
+        with pytest.raises(errors.BadArgument, match="size"):
+            glebe.shared_cache(name, size)
+    with pytest.raises(errors.SystemRefused, match="glebe serve --leases"):
+        glebe.shared_cache(name, socket="/nonexistent/socket")
+    with pytest.raises(TypeError, match="not iterable"):
+        list(cache)
+    assert repr(name) in repr(cache)
 
 
 def work(cache, nth):

@@ -35,6 +35,15 @@ fn fill(cache: &SharedCache, keys: std::ops::Range<u32>) {
 }
 
 #[test]
+fn a_socket_without_a_daemon_is_an_error_unless_a_folder_is_named() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    let socket = || SharedCache::options().size(Bytes::mib(8)).socket(scratch.path().join("none"));
+    let refused = socket().open("one").unwrap_err().to_string();
+    assert!(refused.contains("none: No such file") && refused.contains("glebe serve"), "{refused}");
+    assert!(!socket().folder(scratch.path()).open("one").unwrap().is_of_daemon());
+}
+
+#[test]
 fn processes_share_a_file_and_a_purge_leaves_misses() {
     if is_child() {
         let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());

@@ -4,12 +4,33 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use glebe::lease::{socket_path, Client};
+use glebe::lease::{socket_path, Client, LeaseError};
 use serde_json::{json, Map, Value};
 
 /// Longest wait for a daemon that does not answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PREFIX: &str = "glebe_lease_";
+
+/// Returns the name, unit and meaning of each statistic as [`Lent::write_text`] names it.
+#[cfg(feature = "serve")]
+pub fn describe() -> String {
+    let text = glebed::Stats::default().to_openmetrics();
+    let lent = Lent { path: PathBuf::new(), text };
+    let of_family = |word: &str, family: &str| {
+        let start = format!("# {word} {PREFIX}{family} ");
+        lent.text.lines().find_map(|line| line.strip_prefix(&start).map(str::to_owned))
+    };
+    let line = |(name, _): (&str, &str)| {
+        let ends = ["", "_total", "_count", "_sum"];
+        let families = || ends.iter().filter_map(|end| name.strip_suffix(end));
+        let [unit, what] =
+            ["UNIT", "HELP"].map(|word| families().find_map(|family| of_family(word, family)));
+        let unit = unit.filter(|_| !name.ends_with("_count"));
+        let unit = unit.unwrap_or_else(|| "count".to_owned());
+        format!("{name:<24} {unit:<7} {}\n", what.unwrap_or_default())
+    };
+    lent.samples().map(line).collect()
+}
 
 /// What the daemon answered.
 pub struct Lent {
@@ -18,11 +39,11 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Asks the usual daemon. `None` if there is none for this user.
-    pub fn read() -> Option<Self> {
+    /// Asks the usual daemon.
+    pub fn read() -> Result<Self, LeaseError> {
         let path = socket_path();
-        let client = Client::connect_within(&path, "glebe stats", PATIENCE).ok()?;
-        Some(Self { text: client.stats().ok()?, path })
+        let client = Client::connect_within(&path, "glebe stats", PATIENCE)?;
+        Ok(Self { text: client.stats()?, path })
     }
 
     /// Returns names and values, without those of each part of a distribution.

@@ -175,7 +175,15 @@ fn other_users_may_not_read() {
 fn every_statistic_is_described() {
     let output = Command::new(env!("CARGO_BIN_EXE_glebe")).args(["stats", "--describe"]).output();
     let described = text(&output.unwrap());
+    let (described, leases) = described.split_once("\nleases:\n").unwrap();
     assert_eq!(described, Stats::describe());
+    for line in [
+        "leased_total             count   leases given",
+        "held_bytes               bytes   pages that clients hold",
+    ] {
+        assert!(leases.lines().any(|found| found == line), "{leases}");
+    }
+    assert!(leases.lines().all(|line| line.split_whitespace().count() >= 3), "{leases}");
     let json: Value = serde_json::from_str(&Stats::default().to_json()).unwrap();
     let mut names: Vec<&str> = described.lines().filter_map(|l| l.split(' ').next()).collect();
     assert!(described.lines().all(|line| line.split_whitespace().count() >= 4), "{described}");

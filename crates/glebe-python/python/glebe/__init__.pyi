@@ -1,7 +1,7 @@
 import os
 from collections.abc import Iterator, MutableMapping
 from types import TracebackType
-from typing import Any, Literal, Protocol, SupportsIndex, TypeVar, final, overload
+from typing import Any, ClassVar, Literal, Protocol, SupportsIndex, TypeVar, final, overload
 
 from typing_extensions import Buffer, Self, TypeAlias
 
@@ -363,6 +363,7 @@ def lease(
     name: str | None = None,
     socket: str | os.PathLike[str] | None = None,
     node: int | None = None,
+    wait: float = 2.0,
 ) -> Lease:
     """Leases `size` bytes of huge pages from the daemon that `glebe serve --leases` runs.
 
@@ -370,12 +371,13 @@ def lease(
     in one physical run. `align`: alignment of the first physical byte, a power of two.
     `revocable`: the daemon may take the memory back (`Lease.recalled`). `one_file`: one file, to
     pass it on. `name`: the name in lists, by default the program's. `socket`: path of the daemon's
-    socket. `node`: NUMA node.
+    socket. `node`: NUMA node. `wait`: seconds for which the call asks again while the daemon takes
+    memory back, or adds some.
 
     Raises `errors.SystemRefused` if no daemon answers; `errors.NoMemory` with the longest free run,
-    or with the user's `limit`; `errors.WouldWait` if memory is on its way back, so that a later
-    call may succeed; `errors.BadArgument` for a size of zero, another alignment or node. `errno`
-    has the daemon's reason.
+    or with the user's `limit`; `errors.WouldWait` if memory is still on its way after `wait`
+    seconds; `errors.BadArgument` for a size of zero, another alignment or node. `errno` has the
+    daemon's reason.
     """
 
 @final
@@ -386,9 +388,11 @@ class SharedCache:
     Any value may vanish. Forked children use the same cache, and a pickled one is opened again.
     """
 
+    __iter__: ClassVar[None]
+
     def put(self, key: _Key, value: Buffer) -> bool:
-        """Stores a copy of a value, as `cache[key] = value` does. Returns false if there is no
-        memory for it; the key then has no value.
+        """Stores a copy of a value, as `cache[key] = value` does. A full cache drops older values.
+        Returns false if there is no memory at all; the key then has no value.
 
         Raises `errors.BadArgument` if key and value are longer than `limit`; the errors of
         `Cache.put`.
@@ -440,9 +444,11 @@ def shared_cache(
 
     The cache uses the idle memory of the daemon that `glebe serve --leases` runs, until a lease
     needs it. Where no daemon runs, a volatile file in memory serves, which `glebe reclaim` can
-    purge. `size`: bytes, or a text such as "2G"; an existing cache keeps its size. `socket`: path
-    of the daemon's socket.
+    purge. `name`: 1 to 32 bytes. `size`: bytes, or a text such as "2G"; 256 MiB by default. A size
+    beyond the daemon's reserve becomes the reserve's, and an existing cache keeps its size
+    (`nbytes`). `socket`: path of the daemon's socket; with it, no file serves.
 
     Raises `errors.BadArgument` for an empty or too long name and a size of zero, `errors.NoMemory`
-    with the limit if the user has too many caches, `errors.SystemRefused`.
+    with the limit if the user has too many caches, `errors.SystemRefused`, also for a `socket`
+    without a daemon.
     """

@@ -194,6 +194,43 @@ fn a_user_has_limits() {
 }
 
 #[test]
+fn a_patient_client_waits_for_memory_on_its_way() {
+    let Some(running) = Running::new(32, settings(0)) else { return };
+    let client = running.client().patience(Duration::from_secs(10));
+    for _ in 0..20 {
+        let lease = client.lease(wish(30, Flags::default())).unwrap();
+        assert_eq!(lease.len(), Bytes::new(30 * BRICK));
+    }
+    running.wait_until_all_is_back();
+    let revocable = client.lease(wish(30, REVOCABLE)).unwrap();
+    let refused = running.client().lease(wish(8, Flags::default())).unwrap_err();
+    assert_eq!(errno_of(&refused), EAGAIN, "{refused}");
+    let (file, _) = client.file(wish(8, Flags::default())).unwrap();
+    drop((revocable, file));
+    let promise = client.promise(wish(12, Flags::default())).unwrap();
+    assert_eq!(promise.len(), Bytes::new(12 * BRICK));
+}
+
+#[test]
+fn a_daemon_that_is_silent_is_named() {
+    let scratch = glebe_testing::Scratch::new("silent");
+    let path = scratch.path().join("leases");
+    let socket = glebe_lease::socket::bound(&path).unwrap();
+    rustix::net::listen(&socket, 1).unwrap();
+    let limit = Duration::from_millis(20);
+    // The last connections find the queue full.
+    for _ in 0..4 {
+        match glebe_lease::Client::connect_within(&path, "test", limit) {
+            Err(error @ LeaseError::Silent { .. }) => {
+                let wanted = format!("the daemon at {} does not answer", path.display());
+                assert_eq!(error.to_string(), wanted);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_stranger_speaks_the_protocol_from_its_description() {
     let Some(running) = Running::new(8, settings(4)) else { return };
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance.py");

@@ -58,8 +58,9 @@ impl Running {
         Some(Self { daemon, reserve, path, _turn: turn, _scratch: scratch })
     }
 
+    /// Returns a client that does not wait for memory on its way.
     pub fn client(&self) -> Client {
-        Client::connect_to(&self.path, "test").unwrap()
+        Client::connect_to(&self.path, "test").unwrap().patience(Duration::ZERO)
     }
 
     /// Waits until nobody holds a page, and all that was lent is back.

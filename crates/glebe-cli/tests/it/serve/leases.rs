@@ -5,10 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use glebe::internal::sys::processes::process::effective_user;
-use glebe_testing::time::wait_until;
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::{tools, Scratch};
 
@@ -50,7 +48,7 @@ fn a_program_has_leased_memory_until_it_ends() {
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[..2], ["4194304", "4194304"]);
     assert!(lines[3].contains("4 MiB") && lines[3].ends_with("a name"), "{said}");
-    assert_eq!(lines[4], "1 leases, 4 MiB");
+    assert_eq!(lines[4], "1 lease, 4 MiB");
     let (_, said, _) = text(glebe().args(["leases", "--socket", &socket, "--json"]));
     assert_eq!(said, "[]\n");
     let (_, said, _) = text(glebe().args(["leases", "--socket", &socket, "--openmetrics"]));
@@ -75,12 +73,18 @@ fn a_program_has_leased_memory_until_it_ends() {
     assert!(!success && wrong.contains("1 TiB asked for"), "{wrong}");
     if effective_user() == 0 {
         // The reserve has 54 MiB, and may have 16 more.
-        let more = ["lease", "--socket", &socket, "64M", "--", "true"];
-        let (success, _, wrong) = text(glebe().args(more));
+        let more = ["lease", "--socket", &socket, "--wait"];
+        let rest = ["64M", "--", "true"];
+        let (success, _, wrong) = text(glebe().args(more).arg("0").args(rest));
         assert!(!success && wrong.contains("memory is being added"), "{wrong}");
-        let is_had = || text(glebe().args(more)).0;
-        wait_until("memory is added", Duration::from_secs(20), is_had);
+        let (success, _, wrong) = text(glebe().args(more).arg("60").args(rest));
+        assert!(success, "{wrong}");
     }
+    let status = |program| {
+        let args = ["lease", "--socket", &socket, "2M", "--", program];
+        glebe().args(args).status().expect("glebe starts").code()
+    };
+    assert_eq!([status("/no/such"), status("/"), status("false")], [Some(127), Some(126), Some(1)]);
     server.signal("TERM");
     server.ends_well();
     let (success, _, wrong) = text(glebe().args(["leases", "--socket", &socket]));
@@ -117,6 +121,15 @@ fn qemu_boots_a_kernel_on_a_lease() {
     let (_, said, _) = text(glebe().args(["leases", "--socket", &socket]));
     assert_eq!(said, "no leases\n");
     drop(server);
+}
+
+#[test]
+fn a_silent_daemon_is_named() {
+    let scratch = Scratch::new("silent");
+    let (_socket, path) = listening(&scratch);
+    let (success, _, wrong) = text(glebe().arg("stats").env("GLEBE_LEASES", &path));
+    let wanted = format!("the daemon at {path} does not answer");
+    assert!(!success && wrong.contains(&wanted), "{wrong}");
 }
 
 #[test]

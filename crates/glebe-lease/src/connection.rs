@@ -1,0 +1,252 @@
+//! [`Connection`] exchanges messages with the daemon.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{
+    self,
+    ErrorKind::{BrokenPipe, ConnectionReset, WouldBlock},
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::error::LeaseError;
+use crate::lease::Received;
+use crate::socket::Packets;
+use crate::wire::{Answer, Malformed, Message, Request, MESSAGE_MAX};
+use glebe_os::internal::sync::{lock, Mutex};
+use glebe_os::internal::sys::processes::fork::ForkGuard;
+use glebe_os::units::{Bytes, PageSize};
+
+/// Time that a daemon may take for each GiB, beyond the limit of [`Client::connect_within`].
+const PER_GIB: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    path: PathBuf,
+    /// Longest wait for an answer.
+    limit: Option<Duration>,
+    packets: Packets,
+    guard: ForkGuard,
+    calls: Mutex<Calls>,
+}
+
+#[derive(Debug)]
+struct Calls {
+    last: u32,
+    bytes: Vec<u8>,
+    files: Vec<OwnedFd>,
+    events: VecDeque<Message<Answer>>,
+}
+
+impl Connection {
+    pub(crate) fn new(path: PathBuf, limit: Option<Duration>, packets: Packets) -> Self {
+        let (bytes, files, events) = (vec![0; MESSAGE_MAX], Vec::new(), VecDeque::new());
+        let calls = Mutex::new(Calls { last: 0, bytes, files, events });
+        Self { path, limit, packets, guard: ForkGuard::new(), calls }
+    }
+
+    fn told(&self, error: LeaseError) -> LeaseError {
+        match error {
+            LeaseError::Connection(error) if error.kind() == WouldBlock => {
+                LeaseError::Silent { path: self.path.clone() }
+            }
+            other => other,
+        }
+    }
+
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.guard.is_child()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.packets.has_ended()
+    }
+
+    /// Sends a request that gets no answer.
+    pub(crate) fn tell(&self, lease: u64, body: Request) -> Result<(), LeaseError> {
+        if self.is_inherited() {
+            return Err(LeaseError::Forked);
+        }
+        let mut out = Vec::with_capacity(16);
+        Message { call: 0, lease, body }.encode(&mut out);
+        Ok(self.packets.send(&out, &[])?)
+    }
+
+    pub(crate) fn call(
+        &self,
+        lease: u64,
+        body: Request,
+    ) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
+        self.ask(&mut lock(&self.calls), lease, body)
+    }
+
+    /// A daemon that refuses a connection ends it, maybe before the hello. The refusal is there
+    /// nevertheless, behind an error of the socket.
+    pub(crate) fn hello(&self, hello: Request) -> Result<Message<Answer>, LeaseError> {
+        let mut calls = lock(&self.calls);
+        let mut answer = self.ask(&mut calls, 0, hello);
+        for _ in 0..2 {
+            match &answer {
+                Err(LeaseError::Connection(error))
+                    if matches!(error.kind(), BrokenPipe | ConnectionReset) =>
+                {
+                    let call = calls.last;
+                    answer = calls.answer(&self.packets, call).map_err(|error| self.told(error));
+                }
+                _ => break,
+            }
+        }
+        Ok(answer?.0)
+    }
+
+    fn ask(
+        &self,
+        calls: &mut Calls,
+        lease: u64,
+        body: Request,
+    ) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
+        if self.is_inherited() {
+            return Err(LeaseError::Forked);
+        }
+        calls.last = calls.last.wrapping_add(1).max(1);
+        let call = calls.last;
+        let mut out = Vec::with_capacity(128);
+        Message { call, lease, body }.encode(&mut out);
+        let sent = self.packets.send(&out, &[]).map_err(LeaseError::from);
+        sent.and_then(|()| calls.answer(&self.packets, call)).map_err(|error| self.told(error))
+    }
+
+    /// Holds the lock for the whole exchange, since an answer may have several messages. `size`
+    /// is what the daemon has to zero.
+    pub(crate) fn leased(
+        &self,
+        lease: u64,
+        size: Bytes,
+        body: Request,
+    ) -> Result<Received, LeaseError> {
+        let mut calls = lock(&self.calls);
+        let gib = u32::try_from(size.get() >> 30).unwrap_or(u32::MAX);
+        let longer = self.limit.map(|limit| limit.saturating_add(PER_GIB.saturating_mul(gib)));
+        self.packets.set_limit(longer)?;
+        let got = self.ask(&mut calls, lease, body).map(|(answer, files)| {
+            let number = answer.lease;
+            let rest = calls.rest_of(&self.packets, answer, files);
+            (number, rest.map_err(|error| self.told(error)))
+        });
+        self.packets.set_limit(self.limit)?;
+        let (number, got) = got?;
+        drop(calls);
+        got.inspect_err(|_| drop(self.tell(number, Request::Release)))
+    }
+
+    /// Returns the next event of a lease, waiting at most for `wait`.
+    pub(crate) fn event(&self, lease: u64, wait: Duration) -> Result<Option<Answer>, LeaseError> {
+        if self.is_inherited() {
+            return Err(LeaseError::Forked);
+        }
+        let until = Instant::now().checked_add(wait);
+        loop {
+            {
+                let mut calls = lock(&self.calls);
+                calls.events_there(&self.packets)?;
+                let at = calls.events.iter().position(|event| event.lease == lease);
+                if let Some(event) = at.and_then(|at| calls.events.remove(at)) {
+                    return Ok(Some(event.body));
+                }
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut fds = [PollFd::new(&self.packets, PollFlags::IN)];
+            match poll(&mut fds, left.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.packets.as_fd()
+    }
+}
+
+impl Calls {
+    fn rest_of(
+        &mut self,
+        packets: &Packets,
+        answer: Message<Answer>,
+        mut files: Vec<File>,
+    ) -> Result<Received, LeaseError> {
+        let number = answer.lease;
+        let Answer::Leased { bytes, file, page, frames, .. } = answer.body else {
+            return Err(Malformed::Answer.into());
+        };
+        let mut all = frames;
+        let size = PageSize::new(page).filter(|page| page.bytes().get() <= file);
+        let size = size.ok_or(Malformed::Answer)?;
+        if file == 0 || bytes % file != 0 || file % page != 0 {
+            return Err(Malformed::Answer.into());
+        }
+        while (files.len() as u64) < bytes / file {
+            let (more, mut further) = self.answer(packets, answer.call)?;
+            match more.body {
+                Answer::Leased { first, frames, .. }
+                    if first as usize == files.len() && !further.is_empty() =>
+                {
+                    files.append(&mut further);
+                    all.extend(frames);
+                }
+                _ => return Err(Malformed::Answer.into()),
+            }
+        }
+        let [bytes, file] = [bytes, file].map(Bytes::new);
+        Ok(Received { number, bytes, file, page: size, files, frames: all })
+    }
+
+    fn answer(
+        &mut self,
+        packets: &Packets,
+        call: u32,
+    ) -> Result<(Message<Answer>, Vec<File>), LeaseError> {
+        loop {
+            let len = packets.receive(&mut self.bytes, &mut self.files)?;
+            if len == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            let message = Message::<Answer>::decode(&self.bytes[..len])?;
+            if message.call == 0 {
+                self.events.push_back(message);
+                continue;
+            }
+            let files = self.files.drain(..).map(File::from).collect();
+            if message.call != call {
+                continue; // the rest of an answer to a call that failed
+            }
+            return match message.body {
+                Answer::Refused { errno, limit, text } => {
+                    Err(LeaseError::Refused { errno, limit: Bytes::new(limit), text })
+                }
+                _ => Ok((message, files)),
+            };
+        }
+    }
+
+    fn events_there(&mut self, packets: &Packets) -> Result<(), LeaseError> {
+        loop {
+            match packets.poll(&mut self.bytes, &mut self.files) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(len) => self.events.push_back(Message::<Answer>::decode(&self.bytes[..len])?),
+                Err(error) if error.kind() == WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
