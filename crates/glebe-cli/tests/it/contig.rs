@@ -151,13 +151,21 @@ fn a_change_that_a_kill_cut_short_is_mended_and_told() {
         pool.overcommit().unwrap()
     };
     let before = limit();
-    let mut child = child_of("contig::a_change_that_a_kill_cut_short_is_mended_and_told");
-    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let is_inside = lines.any(|line| line.unwrap().ends_with("inside"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(is_inside);
+    let kill = || {
+        let mut child = child_of("contig::a_change_that_a_kill_cut_short_is_mended_and_told");
+        let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let is_inside = lines.any(|line| line.unwrap().ends_with("inside"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_inside);
+    };
+    let scratch = Scratch::new("contig-killed");
+    let file = scratch.path().join("pages").to_string_lossy().into_owned();
+    kill();
+    assert!(ok(&["release", "--record", &file]).starts_with("0 of 0 pages"));
+    assert_eq!(pool.overcommit().unwrap(), before, "also an empty record has it mended");
+    kill();
     // Another glebe process may undo the change first.
     let text = ok(&["status"]);
     if !text.contains("a process ended while it had nr_overcommit_hugepages") {
@@ -257,6 +265,50 @@ fn only_pages_on_record_go_and_those_in_use_stay_on_record() {
     fs::write(&file, "x y z").unwrap();
     assert!(release().starts_with("0 of 0 pages"), "of another boot");
     assert_eq!(run(&["release"]).status.code(), Some(2));
+}
+
+/// Records what killed commands leave, because a kill at that moment cannot be timed.
+#[test]
+fn a_record_of_a_killed_command_counts_what_the_pool_shows() {
+    let Some(pool) = pool().filter(Pool::is_writable) else {
+        return println!("skipped: no pool that can be changed");
+    };
+    let _turn = Turn::alone(POOL);
+    let scratch = Scratch::new("contig-cut-short");
+    let file = scratch.path().join("pages").to_string_lossy().into_owned();
+    let recorded = OnRecord(&file);
+    let (page, before) = (pool.size().bytes(), pool.counts().unwrap());
+    let output = run(&["reserve", &(page.get() * 4).to_string(), "--record", &file]);
+    if before.surplus > 0 || !output.status.success() {
+        return println!("skipped: surplus pages, or no memory: {output:?}");
+    }
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.trim_end_matches(['\0', '\n']);
+    let fields: Vec<&str> = text.split([' ', '\n', '\0']).collect();
+    let write = |pages: u64, before: u64, by: i64| {
+        let line = format!("{} {page} {pages} {before} {by:+}\n", fields[0], page = page.get());
+        fs::write(&file, line).unwrap();
+    };
+    let release =
+        |pages: u64| ok(&["release", &(page.get() * pages).to_string(), "--record", &file]);
+    let (own, now) = (before.persistent(), pool.counts().unwrap().persistent());
+    assert_eq!(now, own + 4);
+    write(0, own, 4);
+    assert_eq!(left(&release(1)), 3, "all had come");
+    write(3, own + 3, 8);
+    assert_eq!(left(&release(1)), 2, "none had come");
+    write(3, own + 3, -2);
+    assert_eq!(left(&release(1)), 1, "one was gone");
+    write(1, own + 1, -1);
+    assert_eq!(left(&release(1)), 0, "none was gone");
+    assert_eq!(pool.counts().unwrap().persistent(), own);
+    drop(recorded);
+}
+
+/// Returns the pages that a release left on record.
+fn left(said: &str) -> u64 {
+    let words = said.split_once("; ").and_then(|(_, rest)| rest.split_once(" stay"));
+    words.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap()
 }
 
 fn on_line() -> Option<Bytes> {
