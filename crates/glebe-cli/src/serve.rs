@@ -10,7 +10,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use glebe::units::{Bytes, PageSize};
 use glebe_serve::server::{Server, Settings, PORT, TURN};
 use glebed::{Daemon, Quota, Settings as Leases};
@@ -53,7 +54,8 @@ pub struct ServeArgs {
     #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
     udp_port: u16,
     /// Memory of the server in MiB: items, index, values and answers in transit
-    #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64)]
+    #[arg(short = 'm', long = "memory-limit", value_name = "MIB", value_parser = mib)]
+    #[arg(default_value_t = 64)]
     memory_limit: u64,
     /// Number of threads that serve
     #[arg(short = 't', long, value_name = "N", default_value_t = 4)]
@@ -151,7 +153,7 @@ pub struct ServeArgs {
     /// Time in milliseconds from the request for a revocable lease to its end
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 100)]
     lease_notice: u64,
-    /// Most memory to add when leases need more than there is [default: none]
+    /// Most memory to add when leases need more than there is; without it, none is added
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     lease_grow: Option<Bytes>,
     /// Time in seconds until added memory that no lease uses is given back
@@ -177,15 +179,31 @@ struct Whole {
 }
 
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
-    let Some(config) = &args.config else { return serve(args, out) };
     let mut line: Vec<OsString> = vec!["glebe serve".into()];
-    line.extend(options_in(config)?.into_iter().map(Into::into));
+    if let Some(config) = &args.config {
+        line.extend(options_in(config)?.into_iter().map(Into::into));
+    }
     // Skips the words `glebe serve`.
     line.extend(std::env::args_os().skip(2));
-    match Whole::try_parse_from(line) {
-        Ok(whole) => serve(&whole.args, out),
-        Err(wrong) => usage(format!("{}, or the command line: {wrong}", config.display())),
+    let matches = Whole::command().try_get_matches_from(line);
+    let whole = matches.and_then(|all| Ok((Whole::from_arg_matches(&all)?, all)));
+    match (whole, &args.config) {
+        (Ok((Whole { args }, all)), _) => match useless(&args, &all) {
+            Some(option) => usage(format!("--{option} has an effect only with --leases")),
+            None => serve(&args, out),
+        },
+        (Err(wrong), Some(config)) => {
+            usage(format!("{}, or the command line: {wrong}", config.display()))
+        }
+        (Err(wrong), None) => usage(wrong.to_string()),
     }
+}
+
+/// Returns an option of leases that is given without --leases.
+fn useless(args: &ServeArgs, all: &ArgMatches) -> Option<String> {
+    let is_given = |id: &&str| all.value_source(id) == Some(ValueSource::CommandLine);
+    let mut ids = all.ids().map(clap::Id::as_str).filter(|id| id.starts_with("lease_"));
+    ids.find(is_given).filter(|_| !args.leases).map(|id| id.replace('_', "-"))
 }
 
 fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
@@ -359,6 +377,10 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
         serve_stats: !args.no_stats,
         control: args.control.clone(),
     })
+}
+
+fn mib(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "a number of MiB, for example 64")
 }
 
 fn item_max(given: &str, memory: u64) -> Result<u64, Box<dyn std::error::Error>> {

@@ -31,6 +31,7 @@ class Manager:
         self.socket.bind(str(FOLDER / "notify"))
         self.store = []
         self.pid = 0
+        self.has_started = False
 
     def start(self):
         words = [GLEBE, "serve", "--no-stats", "--leases", "-m", "64", "--lease-zeroed", "4M"]
@@ -53,6 +54,7 @@ class Manager:
                 env["LISTEN_FDNAMES"] = names
             os.execve(GLEBE, words, env)
         self.hear("READY=1")
+        self.has_started = True
 
     def end(self, number):
         os.kill(self.pid, number)
@@ -90,7 +92,7 @@ class Manager:
             except TimeoutError:
                 if os.waitpid(self.pid, os.WNOHANG)[0]:
                     self.pid = 0
-                    sys.exit(77)
+                    sys.exit("the server ended" if self.has_started else 77)
                 assert time.monotonic() - begin < PATIENCE, f"no {wanted}"
         self.socket.settimeout(None)
 

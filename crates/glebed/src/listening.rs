@@ -38,8 +38,12 @@ impl Listening {
         };
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists())
         {
-            let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir);
-            made.map_err(|e| failed(&e))?;
+            let shown = dir.display();
+            if !is_usual(dir) {
+                return Err(failed(&format!("there is no directory {shown}")));
+            }
+            let made = std::fs::DirBuilder::new().mode(0o755).create(dir);
+            made.map_err(|e| failed(&format!("mkdir({shown}): {e}")))?;
         }
         let lock = LockFile::at(&beside(path)).lock(Duration::ZERO).map_err(|error| match error
             .kind()
@@ -96,6 +100,15 @@ impl Drop for Listening {
     }
 }
 
+/// Returns true for the directories of usual paths, which the daemon creates.
+fn is_usual(dir: &Path) -> bool {
+    let of_user = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    [Some("/run".into()), of_user]
+        .into_iter()
+        .flatten()
+        .any(|runtime| dir == runtime.join("glebed"))
+}
+
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -127,4 +140,37 @@ fn group_of(name: &str) -> Option<u32> {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use glebe_testing::Scratch;
+
+    use super::*;
+
+    fn refused(path: &Path) -> String {
+        let settings = Settings { path: path.to_owned(), ..Settings::default() };
+        Listening::bind(&settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_is_told_and_not_created() {
+        let scratch = Scratch::new("listening");
+        let dir = scratch.path().join("missing");
+        let said = refused(&dir.join("leases"));
+        assert!(said.ends_with(&format!("there is no directory {}", dir.display())), "{said}");
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn the_second_daemon_is_told_of_the_first() {
+        let scratch = Scratch::new("listening");
+        let path = scratch.path().join("leases");
+        let settings = Settings { path: path.clone(), ..Settings::default() };
+        let first = Listening::bind(&settings).unwrap();
+        let said = refused(&path);
+        assert!(said.contains("another daemon") && said.contains("held by thread"), "{said}");
+        assert!(!said.contains("waited"), "{said}");
+        drop(first);
+    }
 }

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use glebe::units::{Bytes, PageSize};
 
+use crate::caches::CACHES_MAX;
+
 /// Page of the pool that `contig::Options::bricks` takes.
 const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
-/// Descriptors of new pages while pages of clients are taken back, and of all the rest.
+/// Margin for connections of other users, new pages while pages of clients are taken back, and all
+/// the rest.
 const OTHERS: u64 = 256;
 
 /// Limits for each user and connection; 0 sets no limit. Root has none.
@@ -57,12 +60,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the most descriptors that the daemon needs with a reserve of `memory` and the
-    /// connections of one user. Each page of the pool has one.
+    /// Returns the descriptors that the daemon needs with a reserve of `memory`, one user's
+    /// connections and shared caches, and a margin. Each page of the pool has one, also an added
+    /// one, and so has each file and connection of an earlier daemon.
     #[must_use]
     pub fn descriptors(&self, memory: Bytes) -> u64 {
-        let bricks = memory.pages_up(PAGE).get();
-        bricks + self.quota.connections as u64 + OTHERS
+        let bricks = memory.pages_up(PAGE).get() + self.grow.pages_up(PAGE).get();
+        let of_user = self.quota.connections as u64 + CACHES_MAX as u64;
+        bricks + self.stored as u64 + of_user + OTHERS
     }
 }
 

@@ -1,9 +1,10 @@
 //! `glebe contig release` returns free pages of the machine's pool to the system.
 
+use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 
-use glebe::contig::{shrink_pool, PoolChange};
+use glebe::contig::{shrink_pool, PoolChange, PoolLock};
 use glebe::units::{Bytes, PageSize, Pages};
 
 use super::record::Recorded;
@@ -80,10 +81,25 @@ fn recorded(
 ) -> Outcome {
     let before = record.pages;
     let given = match wanted.unwrap_or(u64::MAX).min(before) {
-        0 => 0,
-        pages => shrink_pool(size, pages, false)?.pages,
+        // The lock's holder undoes what a killed process left undone.
+        0 => PoolLock::acquire().map(|_| 0)?,
+        pages => given_back(&mut record, size, pages)?,
     };
-    record.set(before - given.min(before))?;
     let (of, left) = (size.bytes(), record.pages);
     Ok(writeln!(out, "{given} of {before} pages of {of} given back; {left} stay counted")?)
+}
+
+/// Records the release first, so that a kill leaves no page on record that is gone.
+fn given_back(record: &mut Recorded, size: PageSize, pages: u64) -> Result<u64, Box<dyn Error>> {
+    record.begin(i64::try_from(pages).map_or(i64::MIN, |pages| -pages))?;
+    match shrink_pool(size, pages, false) {
+        Ok(PoolChange { pages: given, .. }) => {
+            record.set(record.pages.saturating_sub(given))?;
+            Ok(given)
+        }
+        Err(error) => {
+            record.settle()?;
+            Err(error.into())
+        }
+    }
 }

@@ -40,11 +40,10 @@ pub fn run(args: &ReserveArgs, out: &mut dyn Write) -> Outcome {
     if args.at_boot {
         return at_boot(size, pages, out);
     }
-    let record = args.record.as_ref().map(|path| Recorded::open(path, size)).transpose()?;
-    let growth = grow_pool(size, pages, args.dry_run)?;
-    if let Some(mut record) = record {
-        record.set(record.pages + growth.pages + growth.absorbed)?;
-    }
+    let growth = match &args.record {
+        Some(path) => recorded(&mut Recorded::open(path, size)?, size, pages)?,
+        None => grow_pool(size, pages, args.dry_run)?,
+    };
     let PoolChange { before, pages: added, absorbed, write: (path, number) } = growth;
     let verb = if args.dry_run { "would write" } else { "wrote" };
     writeln!(out, "{verb} {number} to {}", path.display())?;
@@ -59,6 +58,27 @@ pub fn run(args: &ReserveArgs, out: &mut dyn Write) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Records the growth first, so that a kill loses no page.
+fn recorded(
+    record: &mut Recorded,
+    size: PageSize,
+    pages: u64,
+) -> Result<PoolChange, Box<dyn Error>> {
+    let surplus = Pool::of(size).and_then(|pool| Some(pool.counts().ok()?.surplus));
+    let most = pages.saturating_add(surplus.unwrap_or_default());
+    record.begin(i64::try_from(most).unwrap_or(i64::MAX))?;
+    match grow_pool(size, pages, false) {
+        Ok(growth) => {
+            record.set(record.pages + growth.pages + growth.absorbed)?;
+            Ok(growth)
+        }
+        Err(error) => {
+            record.settle()?;
+            Err(error.into())
+        }
+    }
 }
 
 /// Returns `named`, by default the size that [`block`] returns. Fails if `named` is not a power of

@@ -19,10 +19,11 @@ pub fn allow_files(args: &ServeArgs, leases: &Leases) -> Result<(), Box<dyn Erro
     match limit.maximum.filter(|limit| *limit < needed) {
         None => Ok(()),
         Some(limit) => Err(format!(
-            "leases of {memory}, a descriptor for each huge page, and {} connections to the cache \
-             need {needed} descriptors; the limit is {limit}: raise it (`ulimit -Hn`, LimitNOFILE= \
-             of a service), or lower -m or -c",
-            args.conn_limit
+            "leases of {memory} and {} more, a descriptor for each huge page, {} stored \
+             descriptors, {} connections to the cache, and connections of one user with a margin \
+             for others need {needed} descriptors; the limit is {limit}: raise it (`ulimit -Hn`, \
+             LimitNOFILE= of a service), or lower -m, -c or --lease-grow",
+            leases.grow, leases.stored, args.conn_limit
         )
         .into()),
     }

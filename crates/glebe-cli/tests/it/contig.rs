@@ -14,7 +14,7 @@ use glebe::internal::sys::machine::memory_block::{BlockState, MemoryBlocks};
 use glebe::internal::sys::processes::process::effective_user;
 use glebe::units::Bytes;
 use glebe_testing::process::{child_of, is_child};
-use glebe_testing::time::slowed;
+use glebe_testing::time::{slowed, wait_until};
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
 use serde_json::Value;
@@ -151,13 +151,25 @@ fn a_change_that_a_kill_cut_short_is_mended_and_told() {
         pool.overcommit().unwrap()
     };
     let before = limit();
-    let mut child = child_of("contig::a_change_that_a_kill_cut_short_is_mended_and_told");
-    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let is_inside = lines.any(|line| line.unwrap().ends_with("inside"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(is_inside);
+    let kill = || {
+        let mut child = child_of("contig::a_change_that_a_kill_cut_short_is_mended_and_told");
+        let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let is_inside = lines.any(|line| line.unwrap().ends_with("inside"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_inside);
+    };
+    let scratch = Scratch::new("contig-mended");
+    let file = scratch.path().join("pages").to_string_lossy().into_owned();
+    // Meanwhile another program may raise the limit for a moment.
+    let is_mended = |_| {
+        kill();
+        assert!(ok(&["release", "--record", &file]).starts_with("0 of 0 pages"));
+        pool.overcommit().unwrap() == before
+    };
+    assert!((0..8).any(is_mended), "also an empty record has the change mended");
+    kill();
     // Another glebe process may undo the change first.
     let text = ok(&["status"]);
     if !text.contains("a process ended while it had nr_overcommit_hugepages") {
@@ -257,6 +269,91 @@ fn only_pages_on_record_go_and_those_in_use_stay_on_record() {
     fs::write(&file, "x y z").unwrap();
     assert!(release().starts_with("0 of 0 pages"), "of another boot");
     assert_eq!(run(&["release"]).status.code(), Some(2));
+}
+
+/// Records what killed commands leave, because a kill at that moment cannot be timed.
+#[test]
+fn a_record_of_a_killed_command_counts_what_the_pool_shows() {
+    let Some(pool) = pool().filter(Pool::is_writable) else {
+        return println!("skipped: no pool that can be changed");
+    };
+    let _turn = Turn::alone(POOL);
+    let scratch = Scratch::new("contig-cut-short");
+    let file = scratch.path().join("pages").to_string_lossy().into_owned();
+    let recorded = OnRecord(&file);
+    let (page, before) = (pool.size().bytes(), pool.counts().unwrap());
+    let output = run(&["reserve", &(page.get() * 4).to_string(), "--record", &file]);
+    let is_shared = String::from_utf8_lossy(&output.stdout).contains("more that programs use");
+    if is_shared {
+        wait_until("programs end", slowed(Duration::from_secs(20)), || {
+            ok(&["release", "--record", &file]).ends_with("; 0 stay counted\n")
+        });
+    }
+    if before.surplus > 0 || is_shared || !output.status.success() {
+        return println!("skipped: surplus pages, or no memory: {output:?}");
+    }
+    let text = fs::read_to_string(&file).unwrap();
+    let boot = text.split(' ').next().unwrap();
+    let write = |pages: u64, before: u64, by: i64| {
+        let line = format!("{boot} {} {pages} {before} {by:+}\n", page.get());
+        fs::write(&file, line).unwrap();
+    };
+    let release =
+        |pages: u64| ok(&["release", &(page.get() * pages).to_string(), "--record", &file]);
+    let (own, now) = (before.persistent(), pool.counts().unwrap().persistent());
+    assert_eq!(now, own + 4);
+    write(0, own, 4);
+    assert_eq!(left(&release(1)), 3, "all had come");
+    write(3, own + 3, 8);
+    assert_eq!(left(&release(1)), 2, "none had come");
+    write(3, own + 3, -2);
+    assert_eq!(left(&release(1)), 1, "one was gone");
+    write(1, own + 1, -1);
+    assert_eq!(left(&release(1)), 0, "none was gone");
+    assert_eq!(pool.counts().unwrap().persistent(), own);
+    drop(recorded);
+}
+
+#[test]
+fn a_killed_reservation_leaves_no_page() {
+    let Some(pool) = pool().filter(Pool::is_writable) else {
+        return println!("skipped: no pool that can be changed");
+    };
+    let _turn = Turn::alone(POOL);
+    let scratch = Scratch::new("contig-killed");
+    let file = scratch.path().join("pages").to_string_lossy().into_owned();
+    let _recorded = OnRecord(&file);
+    let persistent = || pool.counts().unwrap().persistent();
+    let before = PoolLock::acquire().map(|_lock| persistent()).unwrap();
+    // A record names its change until the change is made.
+    let is_under_way = || fs::read_to_string(&file).is_ok_and(|text| text.contains('+'));
+    let mut killed = 0;
+    for nth in 0..20 {
+        let mut child = command(&["reserve", "64M", "--record", &file]);
+        let mut child = child.stdout(Stdio::null()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if is_under_way() {
+                std::thread::sleep(Duration::from_micros(nth * 100));
+                killed += 1;
+                break;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Other programs may use pages for a moment.
+        wait_until("the pool is as before", slowed(Duration::from_secs(20)), || {
+            let said = ok(&["release", "--record", &file]);
+            let _lock = PoolLock::acquire().unwrap();
+            said.ends_with("; 0 stay counted\n") && persistent() == before
+        });
+    }
+    assert!(killed > 0, "no reservation was recorded before its end");
+}
+
+/// Returns the pages that a release left on record.
+fn left(said: &str) -> u64 {
+    let words = said.split_once("; ").and_then(|(_, rest)| rest.split_once(" stay"));
+    words.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap()
 }
 
 fn on_line() -> Option<Bytes> {

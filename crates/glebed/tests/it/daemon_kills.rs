@@ -17,7 +17,7 @@ use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
 use glebed::{Daemon, Settings};
 
-use super::marked::{check, mark};
+use super::marked::{fault, mark, tell};
 use super::running::{reserve, settings, wish, BRICK, PATIENCE};
 
 const TEST: &str = "daemon_kills::clients_keep_leases_and_the_pool_its_pages";
@@ -44,8 +44,8 @@ fn client(path: &Path) {
             match client.lease(wish(1 + round % 3, flags)) {
                 Ok(lease) => {
                     leased += 1;
-                    mark(&lease, own);
-                    kept.push(lease);
+                    tell(mark(&lease, own, flags.revocable));
+                    kept.push((lease, flags.revocable));
                 }
                 Err(LeaseError::Refused { .. }) => kept.truncate((kept.len() / 2).max(1)),
                 Err(LeaseError::Connection(_)) => break,
@@ -55,7 +55,7 @@ fn client(path: &Path) {
                 return println!("done {outlived}");
             }
         }
-        kept.iter().for_each(|lease| check(lease, own));
+        kept.iter().for_each(|(lease, may_end)| tell(fault(lease, own, *may_end)));
         outlived += kept.len();
     }
     println!("done {outlived}");
@@ -149,7 +149,7 @@ fn clients_keep_leases_and_the_pool_its_pages() {
         let client = Client::connect_to(&path, "keeps").unwrap();
         let leased = || client.lease(Bytes::new(BRICK)).map(|lease| own.push(lease)).is_ok();
         wait_until("a lease", PATIENCE, leased);
-        mark(&own[own.len() - 1], nth.to_le_bytes());
+        assert_eq!(mark(&own[own.len() - 1], nth.to_le_bytes(), false), None);
         let others = || !client.stats().unwrap().contains("glebe_lease_leased_total 1\n");
         wait_until("the others have leases", PATIENCE, others);
         std::thread::sleep(Duration::from_micros(u64::from(nth) * 7919 % 20_000));

@@ -32,7 +32,7 @@ fn client() {
             Err(LeaseError::Refused { .. }) => continue,
             Err(error) => panic!("{error}"),
         };
-        marked::mark(&lease, mark);
+        marked::tell(marked::mark(&lease, mark, flags.revocable));
     }
 }
 

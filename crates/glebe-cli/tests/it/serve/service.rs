@@ -13,11 +13,14 @@ use super::{dialogue, glebe, list, patience, Serving};
 
 /// Returns a command that passes `socket` to the server as systemd passes a listening socket.
 fn handing_over(socket: OwnedFd, options: &str) -> Command {
+    handing_over_to("$$", socket, options)
+}
+
+fn handing_over_to(pid: &str, socket: OwnedFd, options: &str) -> Command {
     let mut command = Command::new("sh");
     let program = env!("CARGO_BIN_EXE_glebe");
     let exec = format!("exec {program} serve --memcached --no-stats {options} 3<&0 </dev/null");
-    command
-        .args(["-c", &format!("LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; {exec}")]);
+    command.args(["-c", &format!("export LISTEN_FDS=1 LISTEN_PID={pid}; {exec}")]);
     command.stdin(Stdio::from(socket));
     command
 }
@@ -50,6 +53,18 @@ fn a_socket_that_is_handed_over_is_served_and_no_other() {
     let len = told.recv(&mut text).expect("the end is told");
     assert_eq!(&text[..len], b"STOPPING=1\n");
     serving.ends_well();
+}
+
+#[test]
+fn descriptors_for_another_process_are_left_alone() {
+    for pid in ["1", ""] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let serving =
+            Serving::start(&mut handing_over_to(pid, listener.into(), "-l 127.0.0.1:0"), 2);
+        assert!(serving.said[1].starts_with("listening at tcp:127.0.0.1:"), "{:?}", serving.said);
+        assert_ne!(serving.said[1], format!("listening at tcp:{address}"));
+    }
 }
 
 #[test]

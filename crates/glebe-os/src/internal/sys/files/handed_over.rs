@@ -14,11 +14,13 @@ const FIRST: RawFd = 3;
 /// Descriptors with their names.
 pub type Handed = Vec<(String, OwnedFd)>;
 
-/// Returns each descriptor with its name. Only the first call of a process returns any.
+/// Returns each descriptor with its name, if the service manager names this process. Only the first
+/// call of a process returns any.
 pub fn take() -> io::Result<Handed> {
     static IS_DONE: MappedByte = MappedByte::new(0);
     let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let is_ours = var("LISTEN_PID").is_none_or(|pid| pid == std::process::id().to_string());
+    // A number that a parent only left in the variables may be an open file of this process.
+    let is_ours = var("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
     let count: RawFd = var("LISTEN_FDS").and_then(|count| count.parse().ok()).unwrap_or(0);
     let names = var("LISTEN_FDNAMES").unwrap_or_default();
     if !is_ours || count <= 0 || IS_DONE.swap(1, Ordering::AcqRel) != 0 {

@@ -69,7 +69,10 @@ impl LockFile {
             };
             let left = patience.saturating_sub(begin.elapsed());
             if left.is_zero() {
-                let what = format!("held by {holder}, waited for {patience:?}");
+                let what = match patience.is_zero() {
+                    true => format!("held by {holder}"),
+                    false => format!("held by {holder}, waited for {patience:?}"),
+                };
                 return Err(self.refused("lock", io::Error::new(io::ErrorKind::TimedOut, what)));
             }
             std::thread::sleep(pause.min(left));
