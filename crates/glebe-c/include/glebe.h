@@ -1066,8 +1066,8 @@ typedef struct glebe_lease_options {
 /* Leases `len_bytes`, rounded up to whole huge pages. If the daemon refuses, writes the number that
  * the request exceeds to `limit_bytes`, unless that is null: the longest free run in bytes, or the
  * user's limit. Asks again for up to 2 s while the daemon takes memory back, or adds some. Errors:
- * NULL, BAD_SIZE, BAD_ARGUMENT, TOO_MANY; NO_DAEMON; NO_MEMORY; QUOTA; UNDER_WAY if a later call may
- * succeed; HANDLER_COVERED; OS, OTHER if the connection fails. */
+ * NULL, BAD_SIZE, BAD_ARGUMENT, TOO_MANY; NO_DAEMON; NO_MEMORY; QUOTA; UNDER_WAY if a later call
+ * may succeed; HANDLER_COVERED; OS, OTHER if the connection fails. */
 int glebe_lease_new(uint64_t len_bytes, const glebe_lease_options *options, glebe_lease *lease,
                     uint64_t *limit_bytes);
 

@@ -228,7 +228,14 @@ impl Calls {
             }
             let files = self.files.drain(..).map(File::from).collect();
             if message.call != call {
-                continue; // the rest of an answer to a call that failed
+                // The answer to a call that waited no longer. Nobody would release its lease.
+                if matches!(message.body, Answer::Leased { .. } | Answer::Promised { .. }) {
+                    let mut out = Vec::new();
+                    let (lease, body) = (message.lease, Request::Release);
+                    Message { call: 0, lease, body }.encode(&mut out);
+                    packets.send(&out, &[])?;
+                }
+                continue;
             }
             return match message.body {
                 Answer::Refused { errno, limit, text } => {

@@ -112,7 +112,7 @@ impl Caches {
     }
 
     /// Takes `count` places, lowest memory first, to be given back. If they shall be `contiguous`,
-    /// takes the first adjacent ones, and all if no `count` are.
+    /// takes the first adjacent ones, or none.
     pub(crate) fn take(&mut self, count: usize, contiguous: bool) -> Vec<ClosedBlock> {
         let mut starts: Vec<(u64, u64, usize)> = Vec::new();
         for (number, cache) in &self.all {
@@ -121,12 +121,10 @@ impl Caches {
             starts.extend(all.filter_map(|(at, it)| Some((start(it.as_ref()?), *number, at))));
         }
         starts.sort_unstable();
-        let run = if contiguous { self.adjacent(&starts, count) } else { None };
-        match run {
-            Some(first) => starts = starts[first..first + count].to_vec(),
-            None if contiguous => {}
-            None => starts.truncate(count),
-        }
+        let first = if contiguous { self.adjacent(&starts, count) } else { Some(0) };
+        let Some(first) = first else { return Vec::new() };
+        starts.drain(..first);
+        starts.truncate(count);
         let take = |(_, number, at)| self.all.get_mut(&number)?.empty(at);
         starts.into_iter().filter_map(take).collect()
     }

@@ -89,10 +89,8 @@ fn next(
     }
 }
 
-/// Takes memory back without the keeper, in steps.
+/// Takes memory back without the keeper, in steps. The caller has counted it as under way.
 pub(crate) fn take_back_now(kept: &Kept, mut blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {
-    let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
-    kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), true);
     while !blocks.is_empty() {
         take_back(kept, blocks.split_off(blocks.len().saturating_sub(STEP)), grower);
     }

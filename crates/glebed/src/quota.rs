@@ -109,12 +109,24 @@ impl Users {
         self.users.get_mut(&uid).map_or(Ok(()), |user| user.zero(uid, bytes, limit))
     }
 
-    /// Undoes [`Users::add`]: the daemon zeroes nothing.
-    pub(crate) fn undo(&mut self, uid: u32, bytes: u64, kind: Kind) {
+    /// Undoes [`Users::zero`].
+    pub(crate) fn unzero(&mut self, uid: u32, bytes: u64) {
         if let Some(user) = self.users.get_mut(&uid) {
             user.allowance += bytes as f64;
         }
+    }
+
+    /// Undoes [`Users::add`].
+    pub(crate) fn undo(&mut self, uid: u32, bytes: u64, kind: Kind) {
+        self.unzero(uid, bytes);
         self.remove(uid, bytes, kind);
+    }
+
+    /// Counts `bytes` that the user holds, whatever the limits.
+    pub(crate) fn hold(&mut self, uid: u32, bytes: u64, kind: Kind) {
+        if let Some(user) = self.users.get_mut(&uid) {
+            user.count(bytes, kind);
+        }
     }
 
     /// Counts `bytes` as held, and as promised no more.

@@ -105,8 +105,11 @@ pub(crate) struct Server {
     conns: Slab<Conn>,
     leases: Leases,
     caches: Caches,
-    /// When to look for unused caches.
+    /// When to look for unused caches, and when a request may empty all.
     next_look: Instant,
+    next_sweep: Instant,
+    /// Caches get no memory until then.
+    pool_rests: Instant,
     users: Users,
     store: Store,
     brick: Bytes,
@@ -152,6 +155,8 @@ impl Server {
             leases: Leases::default(),
             caches: Caches::new(brick),
             next_look: Instant::now(),
+            next_sweep: Instant::now(),
+            pool_rests: Instant::now(),
             store: Store::default(),
             brick,
             serial: 0,

@@ -98,7 +98,8 @@ fn given_back(record: &mut Recorded, size: PageSize, pages: u64) -> Result<u64, 
             Ok(given)
         }
         Err(error) => {
-            record.settle()?;
+            // The library has undone the change, or its next call does.
+            record.set(record.pages)?;
             Err(error.into())
         }
     }

@@ -75,7 +75,8 @@ fn recorded(
             Ok(growth)
         }
         Err(error) => {
-            record.settle()?;
+            // The library has undone the change, or its next call does.
+            record.set(record.pages)?;
             Err(error.into())
         }
     }

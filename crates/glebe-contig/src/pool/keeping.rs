@@ -43,7 +43,7 @@ impl Keeping {
         let fits = |it: &Arc<Self>| it.window.size == page && !it.guard.is_child();
         let begin = Instant::now();
         loop {
-            // Another thread may get the lock meanwhile, and pass its share to this one's queue.
+            // Another thread of this process may have got the lock meanwhile.
             if let Some(shared) = with_shared(|shared| shared.upgrade()).filter(fits) {
                 return Ok(Some(shared));
             }

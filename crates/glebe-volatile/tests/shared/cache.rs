@@ -449,7 +449,8 @@ fn a_file_that_holds_something_else_or_no_set_is_refused() {
     for (word, value, what) in [
         (0, 1, "magic"),
         (0, u64::MAX, "magic"),
-        (1, 2, "version"),
+        (1, 1, "version"),
+        (1, 3, "version"),
         (2, 3, "entry"),
         (2, u64::MAX, "entry"),
         (2, at(64).get(), "entry"),

@@ -48,7 +48,7 @@ impl Server {
                 until: None,
                 stored: Some(name),
             };
-            self.users.take(conn.uid, stored.bytes, Kind::of(stored.flags));
+            self.users.hold(conn.uid, stored.bytes, Kind::of(stored.flags));
             self.leases.adopt(stored.number, lease);
         }
         for (serial, conn) in conns {

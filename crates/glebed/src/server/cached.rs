@@ -2,7 +2,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use glebe::internal::ClosedBlock;
 use glebe::reserve::Request as Run;
@@ -14,6 +14,13 @@ use super::{Asked, Done, Refusal, Server};
 use crate::caches::CACHES_MAX;
 use crate::keeper::take_back_now;
 use crate::stats::Counter;
+
+/// Least time between two requests that take the memory of all caches.
+const SWEEP: Duration = Duration::from_secs(10);
+/// How often caches give memory up for a request.
+const TRIES: u32 = 3;
+/// Time without memory for caches while another process changes the pool.
+const REST: Duration = Duration::from_millis(50);
 
 impl Server {
     /// Opens a user's cache, or makes it.
@@ -72,7 +79,9 @@ impl Server {
         }
         if self.caches.filled(number, index).is_none() {
             self.users.zero(uid, self.brick.get()).map_err(|exceeded| self.over(uid, exceeded))?;
-            let block = self.spare(number)?;
+            let block = self.spare(number).inspect_err(|_| {
+                self.users.unzero(uid, self.brick.get());
+            })?;
             self.caches.fill(number, index, block);
             self.count(Counter::CachePlaces);
         }
@@ -98,7 +107,7 @@ impl Server {
         // Memory that was added goes back once leases need it no more.
         let grown = self.kept.grown(&self.reserve).get();
         let free = self.in_reserve().saturating_sub(grown) / self.brick.get();
-        if self.coming > 0 {
+        if self.coming > 0 || self.pool_rests > Instant::now() {
             return Err(nothing());
         }
         if free < missing as u64 {
@@ -106,17 +115,19 @@ impl Server {
             self.count_taken(&taken);
             if !ClosedBlock::cut(&mut taken) {
                 // Another process changes the pool. The keeper waits for it.
+                self.pool_rests = Instant::now() + REST;
                 self.pass_to_keeper(taken, false);
                 return Err(nothing());
             }
+            self.kept.under_way(self.brick.get(), true);
             take_back_now(&self.kept, taken, &self.grower);
         }
         let run = Run::new(Pages::new(1)).any();
         ClosedBlock::of(&self.reserve, run).map_err(|_| nothing())
     }
 
-    /// Takes memory of caches for a request of `bytes`: first as much as is needed, and then all if
-    /// it still gave no run.
+    /// Takes memory of caches for a request of `bytes`: as much as is needed, again if others took
+    /// it. A run may need the memory of all caches, but users cannot empty these all the time.
     pub(super) fn given_up(
         &mut self,
         count: usize,
@@ -124,13 +135,17 @@ impl Server {
         asked: &Asked,
         bytes: u64,
     ) -> Vec<ClosedBlock> {
-        let count = match asked.tries {
-            _ if self.free() < bytes => 0,
-            0 => count,
-            1 if contiguous => usize::MAX,
-            _ => 0,
+        if self.free() < bytes || asked.tries >= TRIES {
+            return Vec::new();
+        }
+        let mut taken = match contiguous && asked.tries > 0 {
+            true => Vec::new(),
+            false => self.caches.take(count, contiguous),
         };
-        let taken = if count > 0 { self.caches.take(count, contiguous) } else { Vec::new() };
+        if taken.is_empty() && contiguous && self.next_sweep <= Instant::now() {
+            self.next_sweep = Instant::now() + SWEEP;
+            taken = self.caches.take_all();
+        }
         self.count_taken(&taken);
         taken
     }
@@ -146,18 +161,24 @@ impl Server {
         let (serial, made, wake) = (conn.serial, self.made.0.clone(), Arc::clone(&self.wake));
         let (kept, grower) = (Arc::clone(&self.kept), self.grower.clone());
         let asked = Asked { tries: asked.tries + 1, ..asked };
+        // The blocks follow once there is a thread: their drop would wait here.
+        let (give, take) = std::sync::mpsc::channel();
         let work = move || {
-            take_back_now(&kept, blocks, &grower);
+            take.into_iter().for_each(|blocks| take_back_now(&kept, blocks, &grower));
             let _ = made.send(Done::Came(key, serial, asked));
             let _ = rustix::io::write(&*wake, &1_u64.to_ne_bytes());
         };
         let started = std::thread::Builder::new().name("glebed-caches".to_owned()).spawn(work);
-        started.map_err(|error| {
+        if let Err(error) = started {
+            self.pass_to_keeper(blocks, false);
             let text = format!("no thread to take memory of caches: {error}");
-            Refusal { errno: Errno::AGAIN, limit: 0, text }
-        })?;
+            return Err(Refusal { errno: Errno::AGAIN, limit: 0, text });
+        }
         conn.under_way += 1;
         self.coming += 1;
+        self.kept.under_way(blocks.len() as u64 * self.brick.get(), true);
+        // The thread lives until it has them.
+        let _ = give.send(blocks);
         Ok(())
     }
 

@@ -40,8 +40,9 @@ impl Server {
             Ok(None) => Ok(()),
             Ok(Some(found)) => self.lend(key, call, &wish, (bytes, found)),
             Err(error) => {
-                let contiguous = wish.flags.contiguous || run.1.get() > self.pages_of_brick();
                 let count = (run.0.get() / self.pages_of_brick()) as usize;
+                let is_run = is_promise || wish.flags.contiguous;
+                let contiguous = count > 1 && is_run || run.1.get() > self.pages_of_brick();
                 let taken = self.given_up(count, contiguous, &asked, bytes);
                 self.undo(key, bytes, kind);
                 return match taken.is_empty() {
