@@ -53,7 +53,8 @@ impl Served {
     }
 
     pub(super) fn client(&self) -> Outcome<Client> {
-        Ok(Client::connect_to(&self.path, "bench")?)
+        // Refusals are seen at once.
+        Ok(Client::connect_to(&self.path, "bench")?.patience(Duration::ZERO))
     }
 
     /// Waits until the daemon has zeroed pages ahead, and has nothing else to do.
