@@ -11,7 +11,7 @@ use crate::settings::Quota;
 #[derive(Debug)]
 pub(crate) struct User {
     pub(crate) held: u64,
-    /// Of them, those of revocable leases.
+    /// The part of `held` in revocable leases.
     revocable: u64,
     pub(crate) promised: u64,
     pub(crate) connections: usize,

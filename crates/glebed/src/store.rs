@@ -141,8 +141,8 @@ impl Store {
         true
     }
 
-    /// Has the service manager close what is to be forgotten. What a busy one does not hear is told
-    /// at the next call. Until then, files of ended leases are there without pages, and files of a
+    /// Has the service manager close what is to be forgotten. A busy one is asked again at the next
+    /// call. Until then, files of ended leases are there without pages, and files of a
     /// living lease that was kept in part may outlive it.
     fn pay(&mut self) {
         let owed = std::mem::take(&mut self.owed);

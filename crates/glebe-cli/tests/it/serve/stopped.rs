@@ -43,7 +43,7 @@ fn a_stopped_daemon_holds_up_no_cache_and_a_lease_until_it_goes_on() {
         told.send(()).unwrap();
         lease.map(|lease| lease.len())
     });
-    // A place without memory is asked for, and then left alone for a while.
+    // The cache asks for a place without memory once, and then makes a pause.
     let begin = Instant::now();
     for _ in 0..20 {
         let _ = (0..KEYS).filter(|key| store(*key)).count();
