@@ -128,6 +128,14 @@ impl<'a, E> Search<'a, E> {
         likely.min().map(|(_, _, number)| number)
     }
 
+    /// Returns the bank's blocks outside of `chosen` that do not fit, as they were seen.
+    pub fn passed_over(&self, chosen: &[u64]) -> Vec<(u64, Occupancy)> {
+        let banks = self.candidates.iter().filter(|of| of.disturbs == Disturbs::Bank);
+        let seen = |of: &Candidate| (of.number, *self.seen.get(&of.number).unwrap_or(&of.sample));
+        let others = banks.map(seen).filter(|(number, _)| !chosen.contains(number));
+        others.filter(|(_, seen)| seen.fixed > 0 || seen.pool > 0).collect()
+    }
+
     pub fn count(&self, is: impl Fn(&Occupancy) -> bool) -> u64 {
         self.seen.values().filter(|seen| is(seen)).count() as u64
     }
@@ -197,6 +205,23 @@ mod tests {
         assert_eq!(find(&all, 2, &[]).unwrap(), [4, 5]);
         assert_eq!(find(&all, 2, &[4]).unwrap(), [1, 2]);
         assert_eq!(find(&all, 3, &[]).unwrap(), [7, 8, 9]);
+    }
+
+    #[test]
+    fn a_block_of_the_bank_is_passed_over_for_what_is_in_it() {
+        let mut all = kernels(&[(1, 0)]);
+        all.extend([4, 5, 6].map(|number| candidate(number, Disturbs::Bank, 0)));
+        all[2].sample.pool = 3;
+        let look = |number: u64| {
+            let of = *all.iter().find(|of| of.number == number).unwrap();
+            Ok::<_, ()>(Occupancy { fixed: u64::from(number == 4), ..of.sample })
+        };
+        let mut search = Search::new(all.clone(), &look);
+        let (blocks, _) = search.stretch(1, &[]).unwrap().unwrap();
+        assert_eq!(blocks, [6]);
+        let passed = search.passed_over(&blocks).into_iter();
+        let passed: Vec<_> = passed.map(|(of, seen)| (of, seen.fixed, seen.pool)).collect();
+        assert_eq!(passed, [(4, 1, 0), (5, 0, 3)]);
     }
 
     #[test]

@@ -160,6 +160,7 @@ impl Call<'_> {
         };
         let (node, own) = (options.node, &self.held.blocks[..]);
         let plan = plan::plan(&mut work, &Wanted { len, node, own, stuck: &stuck, of })?;
+        builder.notes.extend_from_slice(&plan.passed_over);
         builder.go_to(plan.node)?;
         check_idle(builder, self.block, &plan)?;
         builder.promise_idle()?;

@@ -8,6 +8,7 @@ use super::choose::{Disturbs, Search};
 use super::work::BlockWork;
 use crate::Error;
 use glebe_os::internal::sys::machine::buddyinfo::free_in_zones;
+use glebe_os::internal::sys::machine::kpage::Occupancy;
 use glebe_os::internal::sys::machine::meminfo;
 use glebe_os::internal::sys::machine::memory_block::{BlockState, MemoryBlock, Zone};
 use glebe_os::internal::sys::machine::numa::Node;
@@ -50,6 +51,8 @@ pub(super) struct BlockPlan {
     /// Extra block, put on line last. The hugetlb pool takes pages free for longest, so the kernel
     /// keeps this block's pages free.
     pub slack: Option<u64>,
+    /// Why blocks of the bank were passed over.
+    pub passed_over: Vec<String>,
 }
 
 pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<BlockPlan, Error> {
@@ -108,6 +111,11 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, 
         let error = Error::BlocksShort { wanted, longest, size, all, fixed, pool };
         return Ok(Err((error, search.most_likely())));
     };
+    let why = |(number, seen): (u64, Occupancy)| {
+        let (pool, fixed) = (seen.pool, seen.fixed);
+        format!("memory block {number}: {pool} pages of hugetlb pools, {fixed} immovable pages")
+    };
+    let passed_over = search.passed_over(&blocks).into_iter().map(why).collect();
     let whole = Bytes::new(blocks.len() as u64 * size.get());
     let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
     let node = blocks.first().and_then(|first| node_of(*first));
@@ -130,7 +138,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, 
     let more = blocks.iter().chain(&slack).filter(becomes_movable).count() as u64;
     check_share(&all, more, size)?;
     room_in(meminfo::available()?, whole, Pages::new(occupied).bytes(page_size()))?;
-    Ok(Ok(BlockPlan { blocks, node, slack }))
+    Ok(Ok(BlockPlan { blocks, node, slack, passed_over }))
 }
 
 fn needs_slack(blocks: Bytes, len: Bytes, node: Option<Node>) -> Result<bool, Error> {
