@@ -99,7 +99,7 @@ impl SharedCache {
         &self.name
     }
 
-    /// Returns the cache's length in bytes, of which some have no memory.
+    /// Returns the cache's length in bytes. Parts of it may have no memory.
     #[must_use]
     pub fn size(&self) -> Bytes {
         Bytes::new(self.store.place().get() * self.store.count() as u64)
@@ -112,7 +112,7 @@ impl SharedCache {
     }
 
     /// Returns the most bytes of a key with its value: an eighth of the cache, but at least a
-    /// quarter of a place, and less than 4 GiB. A key alone has at most 64 KiB.
+    /// quarter of a place, and less than 4 GiB. The key has at most 64 KiB.
     #[must_use]
     pub fn limit(&self) -> usize {
         let place = self.store.place().as_usize();
@@ -202,7 +202,7 @@ impl SharedCache {
         self.counts.sum()
     }
 
-    /// Returns a long value's description. Its length comes from other processes.
+    /// Returns a long value's description. Another process may have written a wrong length.
     fn long(&self, table: &Table<'_>, entry: &Entry) -> Option<Long> {
         let mut head = [0; Long::HEAD];
         let long = table.copy(entry, &mut head).then(|| Long::of_head(head));

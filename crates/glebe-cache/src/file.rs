@@ -86,7 +86,7 @@ impl CacheFile {
     }
 
     pub(crate) fn end(&self) -> Result<(), CacheError> {
-        // What stays after an error is a cache's memory, which may be purged.
+        // The kernel may purge the rest after an error.
         let _ = self.shared.drop_now(Bytes::ZERO..self.shared.len());
         file::remove(&self.path).map_err(|source| {
             let path = self.path.display().to_string();

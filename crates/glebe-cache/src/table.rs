@@ -165,7 +165,7 @@ impl<'a> Table<'a> {
         for _ in 0..TRIES {
             let (slot, was) = self.victim(hash);
             if self.exchange(slot, was, word) {
-                // Of two writers that publish in two slots at once, at least one sees the other's.
+                // Two writers may publish in two slots at once. Then one sees the other's slot.
                 self.clear(hash, Some(slot));
                 return true;
             }

@@ -142,7 +142,7 @@ fn once(args: &LeasesArgs, client: &Client, out: &mut dyn Write) -> Outcome {
     for row in &rows {
         let (size, kind) = (Bytes::new(row.bytes).to_string(), kind(row));
         let Row { uid, pid, name, .. } = row;
-        // A cache belongs to no process, and its number is for the protocol alone.
+        // A cache belongs to no process. Only the protocol uses its number.
         let number = if row.is_cache { "-".to_owned() } else { row.lease.to_string() };
         let pid = if row.is_cache { "-".to_owned() } else { pid.to_string() };
         writeln!(out, "{number:>6} {size:>10} {uid:>8} {pid:>8}  {kind:<24} {}", name.as_str())?;
@@ -179,7 +179,7 @@ fn kind(row: &Row) -> String {
 
 fn as_json(row: &Row) -> serde_json::Value {
     let Row { lease, bytes, uid, pid, flags, is_cache, name } = row;
-    // A cache belongs to no process, and its number exceeds those of JSON.
+    // A cache belongs to no process, and its number is too large for JSON.
     let [lease, pid] = [*lease, u64::from(*pid)].map(|number| (!is_cache).then_some(number));
     json!({
         "lease": lease, "bytes": bytes, "uid": uid, "pid": pid, "name": name.as_str(),

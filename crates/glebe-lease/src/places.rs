@@ -86,14 +86,13 @@ impl Link {
     }
 }
 
-/// A daemon that answers late is asked seldom.
+/// Leaves a slow daemon in peace for longer.
 fn pause_after(begin: Instant) -> Instant {
     Instant::now() + PAUSE + begin.elapsed() * 10
 }
 
 impl Places {
-    /// Opens the cache `name` of this user, or makes it of `len` bytes, as far as the daemon has as
-    /// much.
+    /// Opens the cache `name` of this user, or makes it. The daemon gives at most `len` bytes.
     ///
     /// # Errors
     /// See [`Client::connect_to`]; [`LeaseError::Refused`] if the user has too many caches.

@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
 
     fn name(&mut self) -> Result<Name, Malformed> {
         let name = Name(self.take()?);
-        // The name is canonical: what `Name::new` makes of its text.
+        // `Name::new` would write the name in the same way.
         (Name::new(name.as_str()) == name).then_some(name).ok_or(Malformed::Name)
     }
 
