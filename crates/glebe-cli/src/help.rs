@@ -7,7 +7,7 @@ use crate::Cli;
 
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Look", &["probe", "contig", "stats", "leases"]),
-    ("Use", &["run", "serve", "lease", "reclaim", "demo"]),
+    ("Use", &["run", "serve", "lease", "lend", "reclaim", "demo"]),
     ("Set up", &["bank", "recall"]),
     ("Rest", &["zpool", "man", "completions", "help"]),
 ];

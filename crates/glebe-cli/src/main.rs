@@ -12,6 +12,8 @@ mod examples;
 mod help;
 #[cfg(feature = "serve")]
 mod lease;
+#[cfg(feature = "serve")]
+mod lend;
 mod man;
 mod probe;
 #[cfg(feature = "serve")]
@@ -124,6 +126,26 @@ enum Command {
     /// cache are null, since it belongs to no process.
     #[cfg(feature = "serve")]
     Leases(lease::LeasesArgs),
+    /// Lend idle memory of a running `glebe serve` to a Mooncake Store
+    ///
+    /// The server needs the option --leases. The command takes revocable leases, one for each
+    /// segment, and a helper process mounts them with Mooncake's own Python package. When the
+    /// server wants memory back, the helper unmounts the segment. If it does not answer within
+    /// 20 ms, the command kills it, and its other segments end, too. Only then does the server get
+    /// the memory.
+    ///
+    /// A segment that was taken back rests for --rest. If recalls come sooner than the segment
+    /// pays, each of them doubles the rest, up to 10 minutes. A lending that pays halves it. A
+    /// segment pays if it was lent for 100 times as long as its lease, its mount and its refill at
+    /// 1 GiB/s take: about half a minute for 256 MiB.
+    ///
+    /// The command runs in the foreground. SIGTERM and SIGINT unmount all segments and end it.
+    /// Standard error has one line for each event.
+    ///
+    /// Mooncake's transport has no authentication and no encryption: anyone who reaches this host's
+    /// ports can read and write the segments. Use it in a network of trusted hosts alone.
+    #[cfg(feature = "serve")]
+    Lend(lend::LendArgs),
     /// When memory is short, purge volatile memory that processes share
     ///
     /// The files are files of `glebe::volatile::Shared`, on tmpfs or as memfds. Processes mark the
@@ -225,6 +247,8 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Lease(args) => lease::run(args),
         #[cfg(feature = "serve")]
         Command::Leases(args) => lease::list(args, out),
+        #[cfg(feature = "serve")]
+        Command::Lend(args) => lend::run(args, out),
         Command::Reclaim(args) => reclaim::run(args, out),
         Command::Zpool(args) => zpool::run(args, out),
         Command::Man(args) => man::run(args, out),

@@ -1,9 +1,10 @@
 //! Items for glebe's other crates and tests, which change without notice.
 #![allow(missing_docs, clippy::missing_errors_doc)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::reclaim::{Policy, ReclaimError, Reclaimer};
+use crate::reserve::ReserveError;
 
 pub use crate::reclaim::gauge::{Free, Gauge, Reading};
 pub use crate::reclaim::plan::{plan, PartStats, Targets};
@@ -12,6 +13,11 @@ pub use crate::reserve::options::with_writers;
 pub use crate::swap::options::without_moves;
 pub use crate::swap::raw::{key_from_raw, key_to_raw, object_len};
 pub use glebe_os::internal::*;
+
+/// Returns the directory in which this user's processes serve statistics.
+pub fn served_dir() -> Result<PathBuf, ReserveError> {
+    crate::reserve::served::own_dir()
+}
 
 /// Creates a reclaimer with `root` in place of `/`.
 pub fn reclaimer_below(root: &Path, policy: Policy) -> Result<Reclaimer, ReclaimError> {

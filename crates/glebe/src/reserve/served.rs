@@ -57,7 +57,7 @@ impl Form {
     }
 }
 
-pub(super) fn own_dir() -> Result<PathBuf, ReserveError> {
+pub(crate) fn own_dir() -> Result<PathBuf, ReserveError> {
     let user = effective_user();
     let own = |dir: &Path| fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
     if let Some(dir) = runtime_dir().filter(|dir| own(dir)) {

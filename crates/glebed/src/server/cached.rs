@@ -127,7 +127,8 @@ impl Server {
     }
 
     /// Takes memory of caches for a request of `bytes`: as much as is needed, again if others took
-    /// it. A run may need the memory of all caches, but users cannot empty these all the time.
+    /// it. A run may need the memory of all caches, but users cannot empty these all the time. A
+    /// revocable request gets none.
     pub(super) fn given_up(
         &mut self,
         count: usize,
@@ -135,7 +136,7 @@ impl Server {
         asked: &Asked,
         bytes: u64,
     ) -> Vec<ClosedBlock> {
-        if self.free() < bytes || asked.tries >= TRIES {
+        if self.free() < bytes || asked.tries >= TRIES || asked.wish.flags.revocable {
             return Vec::new();
         }
         let mut taken = match contiguous && asked.tries > 0 {

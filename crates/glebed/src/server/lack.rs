@@ -13,7 +13,13 @@ use crate::growth::Task;
 use crate::stats::Counter;
 
 impl Server {
-    pub(super) fn refusal(&mut self, pages: Pages, error: &ReserveError) -> Refusal {
+    /// A revocable request neither adds memory nor recalls leases: it takes idle memory alone.
+    pub(super) fn refusal(
+        &mut self,
+        pages: Pages,
+        is_revocable: bool,
+        error: &ReserveError,
+    ) -> Refusal {
         let longest = self.longest();
         let bytes = pages.bytes(glebe::page_size()).get();
         let returning = self.kept.returning.load(Ordering::Acquire);
@@ -23,11 +29,12 @@ impl Server {
             matches!(error, ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. });
         let is_coming = missing == 0 && returning > 0;
         let more = if missing > 0 { missing } else { bytes };
-        if is_for_lack && !is_coming && self.add_memory(more) {
+        let may_press = is_for_lack && !is_revocable;
+        if may_press && !is_coming && self.add_memory(more) {
             let text = "memory is being added".to_owned();
             return Refusal { errno: Errno::AGAIN, limit: longest, text };
         }
-        if is_for_lack && (is_coming || missing > 0 && self.ask_back(missing)) {
+        if is_for_lack && is_coming || may_press && missing > 0 && self.ask_back(missing) {
             let notice = self.settings.notice.as_millis();
             let text = format!("memory is being taken back, within {notice} ms or a little more");
             return Refusal { errno: Errno::AGAIN, limit: longest, text };

@@ -46,7 +46,7 @@ impl Server {
                 let taken = self.given_up(count, contiguous, &asked, bytes);
                 self.undo(key, bytes, kind);
                 return match taken.is_empty() {
-                    true => Err(self.refusal(run.0, &error)),
+                    true => Err(self.refusal(run.0, wish.flags.revocable, &error)),
                     false => self.after_caches(key, asked, taken),
                 };
             }
@@ -75,7 +75,8 @@ impl Server {
             return self.make(key, call, wish, (bytes, found));
         }
         let blocks = found.taken().map_err(|error| {
-            self.refusal(Bytes::new(bytes).pages_up(glebe::page_size()), &error)
+            let pages = Bytes::new(bytes).pages_up(glebe::page_size());
+            self.refusal(pages, wish.flags.revocable, &error)
         })?;
         self.give(key, call, wish, (bytes, blocks));
         Ok(())
