@@ -25,7 +25,7 @@ SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock
 # Modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
-.PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python
+.PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python mooncake
 .PHONY: lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list units package deny aarch64
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make doc      the documentation, in $(TARGET)/doc"
 	@echo "make man      update the manual pages in man/ from the command"
 	@echo "make python   the wheel for Python, in $(TARGET)/wheels; pip fetches what builds it"
+	@echo "make mooncake  an environment with Mooncake's package, for tests and the benchmark hosts"
 	@echo "make build    the command, the C library and the allocator, as they are installed"
 	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"
 	@echo "              DESTDIR if set; builds only what is missing; make uninstall removes them"
@@ -86,6 +87,9 @@ aged:
 
 python:
 	PROFILE=$(PROFILE) scripts/python.sh wheel
+
+mooncake:
+	scripts/mooncake.sh
 
 fuzz:
 	fuzz/run.sh 60

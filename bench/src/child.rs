@@ -41,9 +41,14 @@ impl Child {
         }
         let mut command = Command::new("/proc/self/exe");
         command.arg0("glebe-bench").arg("child").arg(std::process::id().to_string());
-        command.arg(task).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(task).args(words);
         change(&mut command);
-        let mut process = command.spawn()?;
+        Self::of(&mut command)
+    }
+
+    /// Starts another program, which has pipes for its standard input and output.
+    pub(crate) fn of(command: &mut Command) -> Outcome<Self> {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (sender, lines) = mpsc::channel();
         let output = process.stdout.take();
         std::thread::spawn(move || {

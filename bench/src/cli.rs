@@ -11,13 +11,13 @@ use clap::{CommandFactory, Parser};
 
 use crate::report::{Options, Report};
 use crate::{
-    child, contig, interrupt, lease, malloc, python, reserve, serve, swap, vmap, volatile, zpool,
-    Outcome,
+    child, contig, hosts, interrupt, lease, malloc, python, reserve, serve, swap, vmap, volatile,
+    zpool, Outcome,
 };
 
 type Run = fn(&mut Report) -> Outcome;
 
-const ALL: [(&str, &str, Run); 10] = [
+const ALL: [(&str, &str, Run); 11] = [
     ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
     ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
     ("zpool", "What a pool holds, beside zram and allocators; store, load, compact", zpool::run),
@@ -30,6 +30,7 @@ const ALL: [(&str, &str, Run); 10] = [
     ("contig", "What contiguous memory buys and costs: reads, direct I/O, long runs", contig::run),
     ("serve", "`glebe serve --memcached` beside memcached: requests, hits, recalls", serve::run),
     ("lease", "Huge pages of a daemon beside a standing pool; revoked, killed clients", lease::run),
+    ("hosts", "Idle memory of hosts as a Mooncake store: recalls, hits, growth", hosts::run),
     ("python", "The wheel for Python beside lmdb, diskcache, zict; a NumPy pipeline", python::run),
     ("malloc", "Freed memory reused and given back; real programs, by preloading", malloc::run),
 ];
@@ -116,6 +117,7 @@ fn in_child(parent: &str, task: &str, words: &[&str], out: &mut dyn Write) -> Ou
         ("lease-daemon", [path]) => lease::be_daemon(Path::new(path), out),
         ("lease-hold", [path, pages]) => lease::hold(Path::new(path), pages.parse()?, out),
         ("lease-storm", [path]) => lease::storm(Path::new(path), out),
+        ("hosts-recall", [path]) => hosts::recall(Path::new(path), out),
         ("serve-memcached", words) => serve::be("memcached", words),
         ("inside", [group, job]) => {
             Ok(writeln!(out, "{}", volatile::inside(Path::new(group), job)?)?)

@@ -20,6 +20,7 @@ mod pressure;
 mod zram;
 
 mod contig;
+mod hosts;
 mod lease;
 mod reserve;
 

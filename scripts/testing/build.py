@@ -1,6 +1,6 @@
-"""Builds all that the tests run: cargo builds tests and models, pip an environment for Python.
+"""Builds all that the tests run: cargo builds tests and models, pip environments for Python.
 
-The three run side by side. One command with one profile and one set of features builds the tests,
+All run side by side. One command with one profile and one set of features builds the tests,
 so that no test builds anything again.
 """
 
@@ -87,9 +87,8 @@ def models(built):
             built.models[name_of(message)] = message["executable"]
 
 
-def python_script(*words):
-    """Runs scripts/python.sh. Returns why it skipped its work, or None."""
-    words = ["scripts/python.sh", *words]
+def script(*words):
+    """Runs a script. Returns why it skipped its work, or None."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
         raise Failed(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
@@ -97,7 +96,17 @@ def python_script(*words):
 
 
 def python(built):
-    built.no_python = python_script("environment")
+    built.no_python = script("scripts/python.sh", "environment")
+
+
+def mooncake(_):
+    """Tests that use Mooncake's package find its interpreter by a variable."""
+    skipped = script("scripts/mooncake.sh")
+    if skipped:
+        print(skipped)
+    else:
+        python = TARGET / "mooncake/bin/python3"
+        os.environ.setdefault("GLEBE_TEST_MOONCAKE_PYTHON", str(python))
 
 
 def everything(with_benchmarks):
@@ -111,7 +120,7 @@ def everything(with_benchmarks):
             failures.append(error)
         built.seconds.append((time.monotonic() - begin, f"build: {what.__name__}"))
 
-    threads = [threading.Thread(target=run, args=[what]) for what in (tests, models, python)]
+    threads = [threading.Thread(target=run, args=[what]) for what in (tests, models, python, mooncake)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -119,7 +128,7 @@ def everything(with_benchmarks):
     if failures:
         raise failures[0]
     if not built.no_python:
-        python_script("install", built.libraries["glebe_python"])
+        script("scripts/python.sh", "install", built.libraries["glebe_python"])
     # Builds what `make install` copies, because its tests run with a cargo that always fails.
     words = f"PACKAGES={' '.join([*built.packages, *TARGETS])}"
     if subprocess.run(["make", "-s", "build", "PROFILE=dev", words]).returncode != 0:

@@ -33,6 +33,8 @@ pub struct Settings {
     pub daemon: PathBuf,
     /// Least rest of memory that was taken back.
     pub rest: Duration,
+    /// Longest rest, after recalls that came too soon.
+    pub rest_max: Duration,
     /// Time between requests that the daemon refuses, and between looks at the master.
     pub every: Duration,
     /// Socket for status.
@@ -145,6 +147,7 @@ mod tests {
             python: "python3".into(),
             daemon: "leases".into(),
             rest: Duration::from_secs(15),
+            rest_max: Duration::from_secs(600),
             every: Duration::from_secs(5),
             status: None,
             is_verbose: false,

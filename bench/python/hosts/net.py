@@ -1,0 +1,124 @@
+"""Hosts of a network on one machine: network namespaces, and a relay between them.
+
+Each host has an address on a TUN device whose other end the relay holds. The relay sends each packet
+on after the link's delay, and after the time that its bytes take at the link's rate, so it needs no
+queueing discipline of the kernel. A namespace ends with its process, and a device with the relay.
+"""
+
+import collections
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+TUNSETIFF = 0x400454CA
+IFF_TUN_WITHOUT_HEADER = 0x1001
+PR_SET_PDEATHSIG = 1
+# Large packets make the relay cheap. An IPv4 packet has at most 65,535 bytes.
+MTU = 60_000
+ADDRESS = "10.77.0."
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Host:
+    """A namespace. `start` runs a program in it."""
+
+    def __init__(self, nth):
+        self.address = f"{ADDRESS}{nth + 1}"
+        words = ["unshare", "-n", "sh", "-c", "ip link set lo up && echo up && read -r end"]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        preexec_fn=die_with_parent)
+        if self.process.stdout.readline() != b"up\n":
+            raise OSError("a network namespace needs root")
+
+    def words(self, *words):
+        # The namespace's process is sh: unshare has become it.
+        return ["nsenter", "-t", str(self.process.pid), "-n", *map(str, words)]
+
+    def start(self, *words, **options):
+        return subprocess.Popen(self.words(*words), preexec_fn=die_with_parent, **options)
+
+    def run(self, *words):
+        subprocess.run(self.words(*words), check=True)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def device(name):
+    tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN_WITHOUT_HEADER))
+    return tun
+
+
+def relay(tuns, rate, delay):
+    """Relays packets until standard input ends: `rate` in bytes a second, `delay` in seconds."""
+    queues = {tun: collections.deque() for tun in tuns}
+    free_at = dict.fromkeys(tuns, 0.0)
+    while True:
+        due = min((queue[0][0] for queue in queues.values() if queue), default=None)
+        wait = None if due is None else max(0.0, due - time.monotonic())
+        ready, _, _ = select.select([*tuns, sys.stdin], [], [], wait)
+        if sys.stdin in ready:
+            return
+        now = time.monotonic()
+        for tun in ready:
+            packet = os.read(tun, 1 << 16)
+            to = packet[19] - 1 if packet[0] >> 4 == 4 else len(tuns)
+            if to < len(tuns):
+                link = tuns[to]
+                free_at[link] = max(now, free_at[link]) + len(packet) / rate
+                queues[link].append((free_at[link] + delay, packet))
+        now = time.monotonic()
+        for link, queue in queues.items():
+            while queue and queue[0][0] <= now:
+                os.write(link, queue.popleft()[1])
+
+
+class Network:
+    """`count` hosts. The link to each has a rate in bytes a second and a delay in seconds."""
+
+    def __init__(self, count, rate, delay):
+        self.hosts = [Host(nth) for nth in range(count)]
+        pids = [str(host.process.pid) for host in self.hosts]
+        words = [sys.executable, __file__, str(rate), str(delay), *pids]
+        self.relay = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      preexec_fn=die_with_parent)
+        if self.relay.stdout.readline() != b"up\n":
+            raise OSError("no TUN device")
+
+    def end(self):
+        self.relay.stdin.close()
+        self.relay.wait()
+        for host in self.hosts:
+            host.end()
+
+
+def main():
+    rate, delay, pids = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    tuns = []
+    for nth, pid in enumerate(pids):
+        name = f"glebe-{os.getpid()}-{nth}"[-15:]
+        tuns.append(device(name))
+        enter = ["nsenter", "-t", pid, "-n", "ip"]
+        for words in (
+            ["ip", "link", "set", name, "netns", pid],
+            [*enter, "address", "add", f"{ADDRESS}{nth + 1}/24", "dev", name],
+            [*enter, "link", "set", name, "mtu", str(MTU), "txqueuelen", "1000", "up"],
+        ):
+            subprocess.run(words, check=True)
+    print("up", flush=True)
+    relay(tuns, rate, delay)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+//! The benchmark `hosts`: idle memory of several hosts as segments of a Mooncake store.
+//!
+//! The hosts are network namespaces with a relay between them. The programs in `bench/python/hosts`
+//! run with an interpreter that has Mooncake's package (`make mooncake`), beside the program
+//! `glebe`. They need root.
+
+mod recall;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::child::Child;
+use crate::report::{Report, GLEBE};
+use crate::turns::by_round;
+use crate::Outcome;
+
+pub(crate) use recall::recall;
+
+const FILES: [(&str, &str); 6] = [
+    ("main.py", include_str!("../../python/hosts/main.py")),
+    ("net.py", include_str!("../../python/hosts/net.py")),
+    ("stack.py", include_str!("../../python/hosts/stack.py")),
+    ("store.py", include_str!("../../python/hosts/store.py")),
+    ("shape.py", include_str!("../../python/hosts/shape.py")),
+    ("growth.py", include_str!("../../python/hosts/growth.py")),
+];
+const STOCK: &str = "shared memory";
+/// Units that the programs name.
+const UNITS: [&str; 6] = ["us", "ms", "share", "GiB", "GiB-hours", "count"];
+const RATIOS: [(&str, &str, &str); 2] =
+    [("put_vs_stock", "put_1m", "us"), ("get_vs_stock", "get_1m", "us")];
+const NOTES: [&str; 5] = [
+    "Three network namespaces; a relay in user space gives each link 4 Gbit/s and 0.1 ms. Each \
+     host has a daemon that lends one segment of 256 MiB. The masters let a reader use an address \
+     for 1 s.",
+    "`shared memory`: the same number of segments in ordinary shared memory, all pages touched, \
+     of another master. Both stores get the same puts and gets in turn.",
+    "`recall_256m`: a first-class client asks the daemon until the memory is promised to it; no \
+     segment has it then. `_lease`: until the client has the memory, zeroed and mapped. `_reads`: \
+     while two hosts read. `_hung`: the process that has the segment mapped is stopped.",
+    "`hit_ratio`: blocks of 256 KiB, in the shape of the conversation trace of Mooncake (FAST \
+     '25). A missed block is put. A recall takes a host's segment for 1 s.",
+    "`master_idle_N`: the master's processor time in a second with N hosts. `master_remount_N`: \
+     the time that a recall and the next mount add to it.",
+];
+
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    match python() {
+        Ok(python) => measure(&python, report)?,
+        Err(why) => {
+            report.remark("recall_256m", GLEBE, "ms", &why);
+            report.unmeasured("wrong_values", &why);
+        }
+    }
+    for (name, case, unit) in RATIOS {
+        let ratio = by_round(report.of(case, STOCK, unit), report.of(case, GLEBE, unit));
+        report.ratio(name, ratio);
+    }
+    let share = |who| report.median("hit_ratio", who);
+    let ratio = share(GLEBE) / share(STOCK);
+    report.ratio("hit_ratio_vs_stock", ratio);
+    NOTES.iter().for_each(|note| report.note(note));
+    Ok(())
+}
+
+/// Returns the interpreter with Mooncake's package, or why the benchmark cannot run.
+fn python() -> Result<PathBuf, String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("network namespaces and a relay between them need root".into());
+    }
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    if !program.with_file_name("glebe").exists() {
+        return Err(format!("no program glebe beside {}", program.display()));
+    }
+    let target = program.parent().and_then(Path::parent).unwrap_or(Path::new("target"));
+    let python = target.join("mooncake/bin/python3");
+    match Command::new(&python).args(["-c", "import mooncake.store"]).output() {
+        Ok(output) if output.status.success() => Ok(python),
+        _ => Err(format!("no Mooncake for {}: make mooncake", python.display())),
+    }
+}
+
+fn measure(python: &Path, report: &mut Report) -> Outcome {
+    let scratch = glebe_testing::Scratch::new("bench-hosts");
+    for (name, text) in FILES {
+        std::fs::write(scratch.path().join(name), text)?;
+    }
+    let mut command = Command::new(python);
+    command.arg(scratch.path().join("main.py")).arg(std::env::current_exe()?);
+    command.arg(report.plan("1", "0"));
+    let mut child = Child::of(&mut command)?;
+    while let Some(line) = child.line()? {
+        said(&line, report)?;
+    }
+    child.answer().map(drop)
+}
+
+fn said(line: &str, report: &mut Report) -> Outcome {
+    let said: Value = serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))?;
+    if let Some(wrong) = said["checks"]["wrong_values"].as_u64() {
+        report.check("wrong_values", wrong);
+        return Ok(());
+    }
+    let text = |name: &str| said[name].as_str().unwrap_or_default();
+    let unit = UNITS.into_iter().find(|unit| said[unit].is_number());
+    let unit = unit.ok_or_else(|| format!("{line}: no figure"))?;
+    report.add(text("case"), text("who"), unit, said[unit].as_f64().unwrap_or(f64::NAN));
+    Ok(())
+}
