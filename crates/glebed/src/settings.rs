@@ -74,7 +74,7 @@ impl Settings {
     }
 
     fn bricks(&self, memory: Bytes, each: PageSize) -> u64 {
-        memory.pages_up(each).get() + self.grow.pages_up(each).get()
+        memory.pages_up(each).get() + self.grow.pages_down(each).get()
     }
 
     /// Returns the descriptors that the daemon needs with a reserve of `memory` in bricks of
@@ -128,5 +128,27 @@ impl Default for Settings {
             stored: 0,
             quota: Quota::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bricks_are_fewer_than_half_of_the_limit() {
+        let mib = |memory, grow, limit| {
+            let settings = Settings { grow: Bytes::mib(grow), ..Settings::default() };
+            settings.brick(Bytes::mib(memory), limit).bytes().get() >> 20
+        };
+        assert_eq!(mib(1024, 0, u64::MAX), 2);
+        assert_eq!([1025, 1024, 514, 513, 512].map(|limit| mib(1024, 0, limit)), [2, 4, 4, 4, 8]);
+        assert_eq!([mib(1000, 24, 1025), mib(1000, 26, 1025)], [2, 4], "with what may be added");
+        assert_eq!(mib(1 << 20, 0, 65530), 64, "a tebibyte");
+        assert_eq!(mib(1 << 20, 0, 0), BRICK_MAX.bytes().get() >> 20);
+        let settings = Settings::default();
+        let two = [2, 4].map(|mib| PageSize::new(mib << 20).unwrap());
+        let [one, other] = two.map(|each| settings.descriptors(Bytes::mib(1024), each));
+        assert_eq!(one - other, 256);
     }
 }

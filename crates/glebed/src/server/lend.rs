@@ -240,7 +240,7 @@ impl Server {
         let page = Pages::new(self.page).bytes(glebe::page_size()).get();
         let a_file = (file / page) as usize;
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let most = FILES_MAX.min(FRAMES_MAX / a_file.max(1)).max(1);
+        let most = files_a_message(a_file);
         for first in (0..count).step_by(most) {
             let files = first..(first + most).min(count);
             let shown = frames.iter().skip(first * a_file).take(files.len() * a_file);
@@ -402,4 +402,20 @@ fn pieces(reserve: &Reserve, count: usize) -> Option<Vec<Promise>> {
     let one = || ClosedBlock::promise(reserve, Run::new(Pages::new(1)).any()).ok();
     let pieces: Vec<Promise> = std::iter::from_fn(one).take(count).collect();
     (pieces.len() == count).then_some(pieces)
+}
+
+/// Returns the most files of a message that has all their frames.
+fn files_a_message(pages: usize) -> usize {
+    FILES_MAX.min(FRAMES_MAX / pages.max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_the_frames_of_its_files() {
+        let of = |pages| files_a_message(pages);
+        assert_eq!([1, 16, 17, 4096, 8192].map(of), [253, 253, 240, 1, 1]);
+    }
 }
