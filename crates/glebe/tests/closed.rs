@@ -210,10 +210,18 @@ fn frames_that_other_bricks_got_come_back() {
 
 #[test]
 fn contiguous_blocks_are_of_whole_bricks_and_adjacent_frames() {
-    let Some((reserve, _turn)) = made(options(), 8) else { return };
+    let brick = PageSize::new(brick().get()).unwrap();
+    let mixed = Contig::options().bricks_of(brick).in_order(false);
+    for options in [options(), Reserve::options().memory(mixed)] {
+        let Some((reserve, _turn)) = made(options, 8) else { return };
+        contiguous_blocks(&reserve);
+    }
+}
+
+fn contiguous_blocks(reserve: &Reserve) {
     let each = PAGE.bytes().pages_down(glebe::page_size());
     for bricks in [3, 1, 2] {
-        match ClosedBlock::of(&reserve, pages(bricks)) {
+        match ClosedBlock::of(reserve, pages(bricks)) {
             Ok(block) => {
                 let frames: Vec<u64> = block.frames().map(|pfn| pfn.map_or(0, Pfn::get)).collect();
                 let is_next = |two: &[u64]| two[0] > 0 && two[0] + each.get() == two[1];
@@ -227,7 +235,7 @@ fn contiguous_blocks_are_of_whole_bricks_and_adjacent_frames() {
             Err(error) => panic!("{error}"),
         }
     }
-    let all = ClosedBlock::of(&reserve, Request::new(pages(8)).any()).unwrap();
+    let all = ClosedBlock::of(reserve, Request::new(pages(8)).any()).unwrap();
     assert_eq!(all.frames().count() as u64, pages(8).get() / each.get());
 }
 

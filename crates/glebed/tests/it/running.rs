@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use glebe::contig::{Contig, Error};
+use glebe::contig::{self, Contig, Error};
 use glebe::reserve::{Reserve, ReserveError};
 use glebe::units::{Bytes, PageSize};
 use glebe_lease::wire::{Flags, Name};
@@ -25,7 +25,11 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns a reserve, or prints why this machine has no memory for it.
 pub fn reserve(bricks: u64, room: u64) -> Option<Reserve> {
-    let memory = Contig::options().bricks_of(PageSize::new(brick()).unwrap());
+    reserve_of(Contig::options(), bricks, room)
+}
+
+fn reserve_of(memory: contig::Options, bricks: u64, room: u64) -> Option<Reserve> {
+    let memory = memory.bricks_of(PageSize::new(brick()).unwrap());
     let options = Reserve::options().memory(memory).room(Bytes::new(room * brick()));
     match options.build(Bytes::new(bricks * brick())) {
         Ok(reserve) => Some(reserve),
@@ -57,8 +61,16 @@ impl Running {
     }
 
     pub fn with_room(bricks: u64, room: u64, settings: Settings) -> Option<Self> {
+        Self::of(Contig::options(), (bricks, room), settings)
+    }
+
+    pub fn of(
+        memory: contig::Options,
+        (bricks, room): (u64, u64),
+        settings: Settings,
+    ) -> Option<Self> {
         let (turn, scratch) = (Turn::alone(POOL), Scratch::new("glebed"));
-        let reserve = reserve(bricks, room)?;
+        let reserve = reserve_of(memory, bricks, room)?;
         let path = scratch.path().join("leases");
         let settings = Settings { path: path.clone(), ..settings };
         let daemon = Some(Daemon::start(&reserve, settings).unwrap());
