@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use glebe::units::{Bytes, PageSize};
+use glebe::units::Bytes;
 use glebe_serve::server::{Server, Settings, PORT, TURN};
 use glebed::{Daemon, Quota, Settings as Leases};
 
-use self::surroundings::{allow_files, pulse, stored};
+use self::surroundings::{chosen_brick, pulse, stored};
 use crate::{size, usage, Outcome};
 
 /// Variable that enables the command `debugtime`, by which tests move the server's clock.
@@ -240,15 +240,17 @@ fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
 }
 
 fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
-    let (settings, of_leases) = (settings(args)?, lease_settings(args));
+    let (mut settings, mut of_leases) = (settings(args)?, lease_settings(args));
     if args.check {
         return Ok(writeln!(out, "the options are right; nothing was started")?);
     }
     if args.udp_port != 0 {
         writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
     }
-    if let Some(leases) = &of_leases {
-        allow_files(args, leases)?;
+    if let Some(leases) = &mut of_leases {
+        let brick = chosen_brick(args, leases)?;
+        leases.grow = leases.grow.pages_down(brick).bytes(brick);
+        (settings.brick, settings.more) = (Some(brick), leases.grow.get());
     }
     let mut server = Server::prepare(settings).map_err(|e| e.to_string())?;
     let others = server.take_others();
@@ -304,12 +306,6 @@ fn tell_and_run(
     server.run_until(is_ending).map_err(|e| e.to_string().into())
 }
 
-/// Returns the most bytes to add for leases, in whole huge pages.
-fn more(args: &ServeArgs) -> Bytes {
-    let page = PageSize::new(2 << 20).expect("a power of two");
-    args.lease_grow.unwrap_or_default().pages_down(page).bytes(page)
-}
-
 fn lease_settings(args: &ServeArgs) -> Option<Leases> {
     let quota = Quota {
         user: args.lease_limit.unwrap_or_default(),
@@ -320,7 +316,7 @@ fn lease_settings(args: &ServeArgs) -> Option<Leases> {
         leases: args.lease_count,
     };
     let notice = Duration::from_millis(args.lease_notice);
-    let (grow, idle) = (more(args), Duration::from_secs(args.lease_idle));
+    let (grow, idle) = (args.lease_grow.unwrap_or_default(), Duration::from_secs(args.lease_idle));
     let (pulse, stored) = (pulse(), stored());
     let usual = Leases { zeroed: args.lease_zeroed, notice, quota, ..Leases::default() };
     let usual = Leases { grow, idle, pulse, stored, ..usual };
@@ -356,8 +352,8 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
         .map_err(|e| format!("-a {}: {e}: a mode in octal", args.unix_mask))?;
     Ok(Settings {
         memory,
-        bricks: args.leases,
-        more: more(args).get(),
+        brick: None,
+        more: 0,
         item_max: item_max(&args.max_item_size, memory)?,
         threads: args.threads,
         conns: args.conn_limit,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Plays a service manager with a store of descriptors: leases outlive a kill and a restart.
 
-Usage: store.py GLEBE FOLDER. Ends with 1 at the first difference, and with 77 if this machine has no
-memory for the server.
+Usage: store.py GLEBE FOLDER BRICK OPTIONS... Ends with 1 at the first difference, and with 77 if this
+machine has no memory for the server. BRICK is the size of the server's bricks, in MiB.
 """
 
 import json
@@ -21,8 +21,8 @@ from conformance import HEAD, HELLO, LEASE, LEASED, LIST, RELEASE, Connection, w
 
 GLEBE, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2])
 PATH = str(FOLDER / "leases")
+BRICK, OPTIONS = int(sys.argv[3]) << 20, sys.argv[4:]
 PATIENCE = 20
-MIB = 1 << 20
 
 
 class Manager:
@@ -34,7 +34,7 @@ class Manager:
         self.has_started = False
 
     def start(self):
-        words = [GLEBE, "serve", "--no-stats", "--leases", "-m", "64", "--lease-zeroed", "4M"]
+        words = [GLEBE, "serve", "--no-stats", "--leases", "--lease-zeroed", "4M", *OPTIONS]
         words += ["-s", str(FOLDER / "cache"), "--lease-socket", PATH]
         handed = self.store
         self.pid = os.fork()
@@ -131,10 +131,10 @@ def check(manager):
     manager.start()
     own = Connection(PATH)
     own.ask(HELLO, body=struct.pack("32s", b"own"))
-    _, other, _, others = own.ask(LEASE, body=wish(2 * MIB, name=b"other"))
-    kind, lease, _, files = own.ask(LEASE, body=wish(6 * MIB, name=b"a name"))
+    _, other, _, others = own.ask(LEASE, body=wish(BRICK, name=b"other"))
+    kind, lease, _, files = own.ask(LEASE, body=wish(3 * BRICK, name=b"a name"))
     assert kind == LEASED and len(files) == 3
-    memory = mmap.mmap(files[2], 2 * MIB)
+    memory = mmap.mmap(files[2], BRICK)
     memory[:4] = b"mark"
     child = leased("child")
     before = rows()
@@ -155,7 +155,7 @@ def check(manager):
     # A release ends one lease of the connection. The client cannot reach its memory any more.
     own.socket.sendall(HEAD.pack(1, RELEASE, 0, lease))
     manager.until(lambda: lease not in rows())
-    assert [os.fstat(fd).st_size for fd in files + others] == [0, 0, 0, 2 * MIB]
+    assert [os.fstat(fd).st_size for fd in files + others] == [0, 0, 0, BRICK]
     assert other in rows()
     own.socket.close()
     manager.until(lambda: other not in rows())

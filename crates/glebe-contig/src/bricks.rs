@@ -59,6 +59,12 @@ pub fn recast(
     made.into_iter().map(|(_, new)| new).collect()
 }
 
+/// Frees single pages of bricks, in their order. [`recast`] can fill their frames again later.
+pub fn punch<'a>(pages: impl Iterator<Item = (&'a Brick, u64)>) {
+    // A page that is not punched stays with its brick.
+    in_turn(|| pages.for_each(|(brick, nth)| _ = brick.punch(nth)));
+}
+
 /// Frees all pages of bricks, the first page first. [`recast`] can fill their frames again later.
 pub fn cut<'a>(bricks: impl Iterator<Item = &'a Brick>) {
     in_turn(|| bricks.for_each(|brick| brick.cut(0)));

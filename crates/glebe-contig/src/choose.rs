@@ -82,7 +82,7 @@ fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source
         && options.pin != Some(true)
         && blocks::has_record(&options.place);
     match (options.source, options.plan) {
-        (Some(source), _) if options.bricks && is_for_bank => {
+        (Some(source), _) if options.bricks.is_some() && is_for_bank => {
             let is_run = len > source.page().bytes();
             let fits = super::smallest_hugetlb().map(Source::Hugetlb) == Some(source);
             let bank = (fits && is_run).then_some(Source::Blocks);
@@ -142,13 +142,16 @@ fn check_provable(source: Source, required: Option<Bytes>) -> Result<(), Error> 
 fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Error> {
     let available = Bytes::new(isize::MAX.unsigned_abs() as u64);
     let page = source.rounds_to();
-    let whole = len.pages_up(page).checked_bytes(page).filter(|whole| *whole <= available);
+    let unit = options.brick_of(page).map_or(page, |brick| brick.each);
+    let whole = len.pages_up(unit).checked_bytes(unit).filter(|whole| *whole <= available);
     let len = whole.ok_or(Error::TooLarge { asked: len, available })?;
     check_provable(source, options.required)?;
     match source {
         Source::Hugetlb(size) => hugetlb::build(options, len, size),
         Source::Blocks => blocks::build(options, len),
-        _ if options.bricks => Err(Error::NoSuchSize { size: page, listed: pools::sizes() }),
+        _ if options.bricks.is_some() => {
+            Err(Error::NoSuchSize { size: page, listed: pools::sizes() })
+        }
         Source::Thp => ordinary::transparent(options, len),
         Source::Plain => ordinary::plain(options, len),
         Source::DmaHeap => ordinary::dma_heap(options, len),

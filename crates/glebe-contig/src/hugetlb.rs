@@ -23,6 +23,7 @@ pub(super) use self::idle::Kept;
 use self::nodes::Nodes;
 pub(super) use self::survey::is_in_pool;
 use super::options::Options;
+use super::order::RunPlan;
 use super::pool::PoolLock;
 use super::populate::{available_on, machine_available, populate_until, Gate, Order};
 use super::{runs, Contig, Error, Source};
@@ -198,8 +199,9 @@ impl<'a> Builder<'a> {
             return self.private(pages);
         }
         let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
-        if self.options.bricks {
-            return self.bound(Mapping::of_bricks(len, size, Visibility::PRIVATE)?);
+        // Fewer or more pages are only looked at.
+        if let Some(brick) = self.options.brick_of(size).filter(|_| pages == self.pages) {
+            return self.bound(Mapping::of_bricks(len, brick, Visibility::PRIVATE)?);
         }
         let file = MemFile::hugetlb(len, size)?.not_for_children()?;
         self.bound(Mapping::shared(Arc::new(file), size, Visibility::PRIVATE)?)
@@ -254,8 +256,18 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Returns the pages of a brick; 1 if the memory is of no bricks.
+    fn brick(&self) -> u64 {
+        let size = self.pool.size();
+        self.options.brick_of(size).map_or(1, |brick| brick.each.bytes().pages_down(size).get())
+    }
+
+    fn plan(&self, held: &HeldPages) -> RunPlan {
+        held.plan(self.pages, self.brick())
+    }
+
     fn longest_in_hand(&self) -> Bytes {
-        Pages::new(self.held.plan(self.pages).longest as u64).bytes(self.pool.size())
+        Pages::new(self.plan(&self.held).longest as u64).bytes(self.pool.size())
     }
 
     fn too_short(&self) -> Error {

@@ -398,7 +398,7 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::bricks::{bricks, cut, recast};
+    pub use crate::bricks::{bricks, cut, punch, recast};
     pub use crate::certificate::locate;
     pub use crate::options::{chosen_for_runs, options_for_more};
     pub use crate::pool::Keeping;

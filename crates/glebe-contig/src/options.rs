@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::pool::{Place, PoolLock};
 use super::{Node, Source};
-use glebe_os::units::Bytes;
+use glebe_os::internal::mapping::BrickSize;
+use glebe_os::internal::sys::page_size;
+use glebe_os::units::{Bytes, PageSize};
 
 /// The progress of populating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +81,7 @@ pub struct Options {
     pub(super) grow_pool: Option<bool>,
     pub(super) lock_patience: Option<Duration>,
     pub(super) mappable: bool,
-    pub(super) bricks: bool,
+    pub(super) bricks: Option<PageSize>,
     pub(super) progress: Option<Listener>,
     pub(super) place: Place,
 }
@@ -194,11 +196,23 @@ impl Options {
     /// processes one by one. The source must be a hugetlb pool (default: of 2 MiB pages). For a
     /// wanted run, blocks of the [`bank`](super::bank) may come first.
     pub fn bricks(self) -> Self {
-        Self { bricks: true, source: self.source.or(Some(Source::HUGETLB_2M)), ..self }
+        self.bricks_of(page_size())
+    }
+
+    /// Takes memory from files of `each` bytes, at least a hugetlb page; otherwise like
+    /// [`Options::bricks`]. Lengths are rounded up to files. Frames of a file are adjacent, and
+    /// aligned to its length, if the pool has such pages.
+    pub fn bricks_of(self, each: PageSize) -> Self {
+        Self { bricks: Some(each), source: self.source.or(Some(Source::HUGETLB_2M)), ..self }
     }
 
     pub(super) fn is_of_files(&self) -> bool {
-        self.mappable || self.bricks
+        self.mappable || self.bricks.is_some()
+    }
+
+    /// Returns the bricks of hugetlb pages of this size, if asked for.
+    pub(super) fn brick_of(&self, page: PageSize) -> Option<BrickSize> {
+        self.bricks.map(|each| BrickSize { each: each.max(page), page })
     }
 
     pub(super) fn patience(&self) -> Duration {

@@ -7,6 +7,8 @@ pub(super) struct RunPlan {
     pub give_back: Vec<usize>,
     pub runs: usize,
     pub longest: usize,
+    /// Bricks of adjacent frames that are aligned to a brick.
+    pub whole: usize,
 }
 
 /// Keeps `keep` of `frames` in the fewest runs, longest first. The last run is the shortest that
@@ -20,7 +22,8 @@ pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> RunPlan {
 
     let mut kept: Vec<&[usize]> = Vec::new();
     let mut spare: Vec<usize> = Vec::new();
-    let mut missing = keep.min(frames.len());
+    let keep = keep.min(frames.len());
+    let mut missing = keep;
     while missing > 0 {
         let enough = runs.partition_point(|run| run.len() < missing);
         // If no run suffices, takes the last run, which is the longest.
@@ -37,7 +40,37 @@ pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> RunPlan {
     keep_order.sort_unstable_by_key(|index| std::cmp::Reverse(frames[*index]));
     let mut give_back = spare;
     give_back.extend(keep_order);
-    RunPlan { give_back, runs: count, longest }
+    RunPlan { give_back, runs: count, longest, whole: keep }
+}
+
+/// Keeps `keep` of `frames` for bricks of `each` adjacent frames that are aligned to a brick, as
+/// far as there are such. Other frames follow, in the fewest runs.
+pub(super) fn in_bricks(frames: &[u64], keep: usize, each: u64) -> RunPlan {
+    if each == 1 {
+        return fewest_runs(frames, keep);
+    }
+    let mut ascending: Vec<usize> = (0..frames.len()).collect();
+    ascending.sort_unstable_by_key(|index| frames[*index]);
+    let bricks = ascending.chunk_by(|a, b| frames[*a] / each == frames[*b] / each);
+    let (whole, rest): (Vec<&[usize]>, Vec<&[usize]>) =
+        bricks.partition(|brick| brick.len() as u64 == each);
+    let numbers: Vec<u64> = whole.iter().map(|brick| frames[brick[0]] / each).collect();
+    let kept = fewest_runs(&numbers, keep / each as usize);
+    let (spare, bricks) = kept.give_back.split_at(numbers.len() - kept.whole);
+    let missing = keep.saturating_sub(kept.whole * each as usize);
+    let rest: Vec<usize> = rest.concat();
+    let of_rest =
+        fewest_runs(&rest.iter().map(|index| frames[*index]).collect::<Vec<_>>(), missing);
+    let falling = |brick: &usize| whole[*brick].iter().rev().copied().collect::<Vec<_>>();
+    let mut give_back: Vec<usize> = spare.iter().flat_map(falling).collect();
+    give_back.extend(of_rest.give_back.iter().map(|nth| rest[*nth]));
+    give_back.extend(bricks.iter().flat_map(falling));
+    RunPlan {
+        give_back,
+        runs: kept.runs + of_rest.runs,
+        longest: fewest_runs(frames, keep).longest,
+        whole: kept.whole,
+    }
 }
 
 #[cfg(test)]
@@ -58,6 +91,22 @@ mod tests {
         assert_eq!(fewest_runs(&frames, 2).give_back[4..], [1, 5]);
         assert_eq!(fewest_runs(&frames, 9).give_back.len(), 6);
         assert_eq!(fewest_runs(&[], 3).give_back.len(), 0);
+    }
+
+    #[test]
+    fn aligned_bricks_come_first_and_the_rest_behind() {
+        // Pairs: 4, 5 (indices 4, 1), 8, 9 (0, 3), 10, 11 (5, 6). Others: 3 (2), 7 (7).
+        let frames = [8, 5, 3, 9, 4, 10, 11, 7];
+        let kept = |keep| {
+            let plan = in_bricks(&frames, keep, 2);
+            let kept = plan.give_back.iter().rev().take(keep).map(|nth| frames[*nth]);
+            (kept.collect::<Vec<u64>>(), plan.whole, plan.give_back.len())
+        };
+        assert_eq!(kept(4), (vec![8, 9, 10, 11], 2, 8), "the longest run of bricks");
+        assert_eq!(kept(8), (vec![4, 5, 8, 9, 10, 11, 3, 7], 3, 8));
+        assert_eq!(in_bricks(&frames, 8, 2).runs, 4);
+        let odd = in_bricks(&[3, 4, 5, 6], 4, 4);
+        assert_eq!((odd.whole, odd.runs, odd.give_back), (0, 1, vec![3, 2, 1, 0]));
     }
 
     fn fewest_by_force(frames: &[u64], keep: usize) -> usize {

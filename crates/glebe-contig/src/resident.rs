@@ -15,8 +15,8 @@ pub fn moved_into(contig: Contig, window: &Window, offset: Bytes) -> Result<Cont
     Ok(Contig { mapping, ..contig })
 }
 
-/// Returns the granularity of giving memory back: the largest page, or the pin's io_uring buffer if
-/// longer. `None` for a dma-heap.
+/// Returns the granularity of giving memory back: the largest page, a brick, or the pin's
+/// io_uring buffer, whichever is longest. `None` for a dma-heap.
 pub fn return_unit(contig: &Contig) -> Option<PageSize> {
     let page = |source| match source {
         Source::DmaHeap => None,
@@ -24,8 +24,9 @@ pub fn return_unit(contig: &Contig) -> Option<PageSize> {
     };
     let pinned = contig.pin.as_ref().map(|_| buffer_len(contig.len()).get());
     let mut pages = contig.parts.iter().map(|part| page(part.source));
-    let largest =
-        pages.try_fold(glebe_os::internal::sys::page_size(), |most, page| Some(most.max(page?)))?;
+    let brick = contig.mapping.bricks().map(|bricks| bricks.size().each);
+    let least = brick.unwrap_or(glebe_os::internal::sys::page_size());
+    let largest = pages.try_fold(least, |most, page| Some(most.max(page?)))?;
     PageSize::new(largest.bytes().get().max(pinned.unwrap_or(0)))
 }
 

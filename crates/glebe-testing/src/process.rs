@@ -19,6 +19,24 @@ pub fn child_of(test: &str) -> Command {
     marked(CHILD, test)
 }
 
+/// Runs all tests again whose names contain one of `names`, with a variable set. Passes over tests
+/// whose names contain one of `but`.
+///
+/// # Panics
+/// If one fails, or there is none.
+pub fn run_again(names: &[&str], but: &[&str], (variable, value): (&str, &str)) {
+    let mut command = this_program();
+    command.args(names).arg("--test-threads=1").env(variable, value);
+    for name in but {
+        command.args(["--skip", name]);
+    }
+    let output = command.output().expect("this program");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "with {variable}={value}: {said}{wrong}");
+    assert!(!said.contains(" 0 passed"), "no test has a name of {names:?}: {said}");
+}
+
 fn marked(mark: &str, test: &str) -> Command {
     assert!(all_tests().lines().any(|name| name == test), "no test of this program: {test}");
     let mut command = this_program();

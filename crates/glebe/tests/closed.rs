@@ -1,27 +1,35 @@
-//! Tests blocks that other processes map: bricks of the 2 MiB pool.
+//! Tests blocks that other processes map: bricks of one or more pages of the 2 MiB pool.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use glebe::contig::{Contig, Error, PoolLock};
-use glebe::internal::mapping::Mapping;
+use glebe::internal::mapping::{Mapping, Visibility};
 use glebe::internal::sys::processes::process::effective_user;
 use glebe::internal::ClosedBlock;
 use glebe::reserve::{Put, Request, Reserve, ReserveError, ReserveOptions};
-use glebe::units::{Bytes, PageSize, Pages};
+use glebe::units::{Bytes, PageSize, Pages, Pfn};
+use glebe_testing::process::run_again;
 use glebe_testing::turn::{Turn, POOL};
 
-const BRICK: Bytes = Bytes::mib(2);
+/// Names the size of bricks in MiB.
+const MIB: &str = "GLEBE_TEST_BRICK_MIB";
+const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
+
+fn brick() -> Bytes {
+    Bytes::mib(std::env::var(MIB).map_or(2, |mib| mib.parse().unwrap()))
+}
 
 fn options() -> ReserveOptions {
-    Reserve::options().memory(Contig::options().bricks())
+    let brick = PageSize::new(brick().get()).unwrap();
+    Reserve::options().memory(Contig::options().bricks_of(brick))
 }
 
 /// Returns a reserve of `bricks`, or prints why there is none.
 fn made(options: ReserveOptions, bricks: u64) -> Option<(Reserve, Option<Turn>)> {
     let turn = Turn::alone(POOL);
-    match options.build(Bytes::new(bricks * BRICK.get())) {
+    match options.build(Bytes::new(bricks * brick().get())) {
         Ok(reserve) => Some((reserve, turn)),
         Err(ReserveError::Contig(
             error @ (Error::PoolShort { .. } | Error::TooLarge { .. } | Error::NoSuchSize { .. }),
@@ -38,10 +46,9 @@ struct View(Vec<(File, Mapping)>);
 
 impl View {
     fn of(block: &mut ClosedBlock) -> Self {
-        let page = PageSize::new(BRICK.get()).unwrap();
         let all = block.give().map(|file| {
             let file: File = file.try_clone_to_owned().unwrap().into();
-            let mapping = Mapping::part_of(&file, Bytes::ZERO, BRICK, page).unwrap();
+            let mapping = Mapping::part_of(&file, Bytes::ZERO, brick(), PAGE).unwrap();
             (file, mapping)
         });
         Self(all.collect())
@@ -58,7 +65,7 @@ impl View {
 
     fn fill(&self, byte: u8) {
         for (_, mapping) in &self.0 {
-            mapping.write(Bytes::ZERO, &vec![byte; BRICK.as_usize()]);
+            mapping.write(Bytes::ZERO, &vec![byte; brick().as_usize()]);
         }
     }
 
@@ -68,7 +75,14 @@ impl View {
 }
 
 fn pages(bricks: u64) -> Pages {
-    Bytes::new(bricks * BRICK.get()).pages_down(glebe::page_size())
+    Bytes::new(bricks * brick().get()).pages_down(glebe::page_size())
+}
+
+#[test]
+fn bricks_of_several_pages_are_as_good() {
+    for mib in ["4", "16"] {
+        run_again(&["closed::"], &["as_good", "contig::"], (MIB, mib));
+    }
 }
 
 #[test]
@@ -120,7 +134,7 @@ fn a_block_in_one_file_has_its_runs_and_comes_back() {
     let is_same = frames == block.frames().collect::<Vec<_>>();
     let file: File = block.give().next().unwrap().try_clone_to_owned().unwrap().into();
     let len = pages(6).bytes(glebe::page_size());
-    let mapping = Mapping::part_of(&file, Bytes::ZERO, len, PageSize::new(2 << 20).unwrap());
+    let mapping = Mapping::part_of(&file, Bytes::ZERO, len, PAGE);
     let mapping = mapping.unwrap();
     mapping.write(Bytes::ZERO, &vec![9; len.as_usize()]);
     let divided = block.divided();
@@ -139,7 +153,7 @@ fn a_holder_cannot_reach_the_memory_after_its_end() {
     let mut block = ClosedBlock::of(&reserve, pages(1)).unwrap();
     let file: OwnedFd = block.give().next().unwrap().as_fd().try_clone_to_owned().unwrap();
     let file = File::from(file);
-    assert!(file.set_len(2 * BRICK.get()).is_err(), "it grew");
+    assert!(file.set_len(2 * brick().get()).is_err(), "it grew");
     drop(block);
     assert_eq!(file.metadata().unwrap().len(), 0);
     assert!(file.write_at(&[1], 0).is_err());
@@ -172,6 +186,60 @@ fn a_cut_ends_access_at_once_and_keeps_the_pages_in_the_pool() {
 }
 
 #[test]
+fn frames_that_other_bricks_got_come_back() {
+    let Some((reserve, _turn)) = made(options(), 4) else { return };
+    let before = reserve.certificate().unwrap().runs;
+    let of_one = || {
+        let mut block = ClosedBlock::of(&reserve, pages(1)).unwrap();
+        View::of(&mut block).fill(3);
+        block
+    };
+    let (mut first, mut second) = (of_one(), of_one());
+    ClosedBlock::cut(std::slice::from_mut(&mut first));
+    // The last page of the first brick is freed after the second brick's.
+    let taken = Mapping::hugetlb(PAGE.bytes(), PAGE, Visibility::PRIVATE).unwrap();
+    taken.write(Bytes::ZERO, &[1]);
+    ClosedBlock::cut(std::slice::from_mut(&mut second));
+    drop(taken);
+    assert_eq!(ClosedBlock::reopen(vec![first, second]).count(), Pages::ZERO);
+    assert_eq!((reserve.len(), reserve.certificate().unwrap().runs), (pages(4), before));
+    assert_eq!(reserve.verify().unwrap(), []);
+    let mut again = ClosedBlock::of(&reserve, Request::new(pages(4)).any()).unwrap();
+    assert_eq!(View::of(&mut again).first_bytes(), [0; 4]);
+}
+
+#[test]
+fn contiguous_blocks_are_of_whole_bricks_and_adjacent_frames() {
+    let brick = PageSize::new(brick().get()).unwrap();
+    let mixed = Contig::options().bricks_of(brick).in_order(false);
+    for options in [options(), Reserve::options().memory(mixed)] {
+        let Some((reserve, _turn)) = made(options, 8) else { return };
+        contiguous_blocks(&reserve);
+    }
+}
+
+fn contiguous_blocks(reserve: &Reserve) {
+    let each = PAGE.bytes().pages_down(glebe::page_size());
+    for bricks in [3, 1, 2] {
+        match ClosedBlock::of(reserve, pages(bricks)) {
+            Ok(block) => {
+                let frames: Vec<u64> = block.frames().map(|pfn| pfn.map_or(0, Pfn::get)).collect();
+                let is_next = |two: &[u64]| two[0] > 0 && two[0] + each.get() == two[1];
+                assert!(frames.windows(2).all(is_next), "{frames:?}");
+                assert_eq!(frames[0] % pages(1).get(), 0, "{frames:?}");
+                assert_eq!((block.is_run(), block.start() % pages(1).get()), (true, 0));
+            }
+            Err(ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. }) => {
+                println!("skipped: no run of {bricks} bricks");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let all = ClosedBlock::of(reserve, Request::new(pages(8)).any()).unwrap();
+    assert_eq!(all.frames().count() as u64, pages(8).get() / each.get());
+}
+
+#[test]
 fn a_cut_does_not_wait_for_who_changes_the_pool() {
     if effective_user() != 0 {
         return println!("skipped: this user cannot change the pool, so it needs no lock");
@@ -181,7 +249,7 @@ fn a_cut_does_not_wait_for_who_changes_the_pool() {
     let view = View::of(&mut block);
     let lock = PoolLock::acquire().unwrap();
     ClosedBlock::cut(std::slice::from_mut(&mut block));
-    assert_eq!(view.lens(), [BRICK.get(); 2]);
+    assert_eq!(view.lens(), [brick().get(); 2]);
     drop(lock);
     drop(block);
     assert_eq!((view.lens(), reserve.len()), (vec![0, 0], pages(2)));
@@ -189,8 +257,10 @@ fn a_cut_does_not_wait_for_who_changes_the_pool() {
 
 #[test]
 fn blocks_that_nobody_got_come_back_as_they_went() {
-    let Some((reserve, _turn)) = made(options().room(Bytes::mib(16)), 4) else { return };
-    reserve.grow(Bytes::mib(4)).unwrap();
+    let Some((reserve, _turn)) = made(options().room(Bytes::new(8 * brick().get())), 4) else {
+        return;
+    };
+    reserve.grow(Bytes::new(2 * brick().get())).unwrap();
     assert_eq!(reserve.len(), pages(6));
     let all = ClosedBlock::of(&reserve, Request::new(pages(6)).any()).unwrap();
     assert!(matches!(reserve.alloc(Pages::new(1)), Err(ReserveError::NoRun { .. })));
@@ -200,7 +270,7 @@ fn blocks_that_nobody_got_come_back_as_they_went() {
     assert_eq!(reserve.stats().held, pages(2));
     drop(all);
     assert_eq!((reserve.stats().held, reserve.len()), (Pages::ZERO, pages(6)));
-    reserve.shrink(Bytes::mib(4)).unwrap();
+    reserve.shrink(Bytes::new(2 * brick().get())).unwrap();
     assert_eq!(reserve.len(), pages(4));
     assert!(reserve.alloc(Request::new(pages(4)).any()).is_ok());
 }

@@ -87,6 +87,7 @@ impl Daemon {
             placed: MappedWord::new(0),
             lost: MappedWord::new(0),
             growth: Growth::new(len, settings.grow, settings.idle),
+            brick,
         });
         let mut daemon = Self {
             listening: Arc::clone(&listening),

@@ -153,6 +153,9 @@ fn add(reserve: &Reserve, kept: &Kept, reclaimer: &Reclaimer, bytes: Bytes) -> b
 }
 
 fn give_back(reserve: &Reserve, kept: &Kept, spare: Bytes) {
+    // The reserve would round up.
+    let brick = kept.brick.get();
+    let spare = Bytes::new(spare.get() / brick * brick);
     if spare == Bytes::ZERO {
         return;
     }
@@ -171,15 +174,16 @@ impl Repair {
     fn look(&mut self, reserve: &Reserve, kept: &Kept) {
         while self.next <= Instant::now() && kept.is_ending.load(Ordering::Acquire) == 0 {
             let missing = kept.lost.load(Ordering::Acquire);
-            let step = missing.min(self.step);
+            let brick = kept.brick.pages_down(glebe::page_size()).get();
+            let step = missing.min(self.step).next_multiple_of(brick);
             if missing == 0 {
                 (self.step, self.rest) = (u64::MAX, LOOK);
             } else if reserve.grow(Pages::new(step).bytes(glebe::page_size())).is_ok() {
-                kept.lost.fetch_sub(step, Ordering::AcqRel);
+                kept.lost.fetch_sub(step.min(missing), Ordering::AcqRel);
                 continue;
             } else {
                 // Tries half of it next. Rests longer, because others wait for the pool's lock.
-                self.step = (step / 2).max(1);
+                self.step = (step / 2).max(brick);
                 self.rest = (self.rest * 2).min(REST_MAX);
             }
             self.next = Instant::now() + self.rest;

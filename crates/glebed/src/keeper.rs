@@ -9,7 +9,7 @@ use std::time::Duration;
 use glebe::internal::sync::{MappedWord, Ordering};
 use glebe::internal::ClosedBlock;
 use glebe::reserve::{Request, Reserve};
-use glebe::units::Pages;
+use glebe::units::{Bytes, Pages};
 
 use crate::growth::{Growth, Task};
 use crate::stats::{Counter, Counts};
@@ -17,8 +17,8 @@ use crate::stock::Stock;
 
 /// Time between two attempts to fill the stock from a reserve that has no more.
 const SHORT: Duration = Duration::from_millis(100);
-/// Most bricks that one step takes back: about 20 ms. Nobody else can change the pool meanwhile.
-const STEP: usize = 64;
+/// Most bytes that one step takes back: about 20 ms. Nobody else can change the pool meanwhile.
+const STEP: u64 = 128 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -38,6 +38,7 @@ pub(crate) struct Kept {
     pub(crate) is_ending: MappedWord,
     pub(crate) counts: Counts,
     pub(crate) growth: Growth,
+    pub(crate) brick: Bytes,
 }
 
 impl Kept {
@@ -72,9 +73,7 @@ pub(crate) fn run(
             Err(RecvTimeoutError::Disconnected) => return,
         };
         blocks = blocks.into_iter().flat_map(ClosedBlock::divided).collect();
-        while !blocks.is_empty() {
-            take_back(kept, blocks.split_off(blocks.len().saturating_sub(STEP)), grower);
-        }
+        take_back_now(kept, blocks, grower);
         wait = filled(reserve, kept);
     }
 }
@@ -89,10 +88,11 @@ fn next(
     }
 }
 
-/// Takes memory back without the keeper, in steps. The caller has counted it as under way.
+/// Takes memory back in steps. The caller has counted it as under way.
 pub(crate) fn take_back_now(kept: &Kept, mut blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {
+    let step = (STEP / kept.brick.get()).max(1) as usize;
     while !blocks.is_empty() {
-        take_back(kept, blocks.split_off(blocks.len().saturating_sub(STEP)), grower);
+        take_back(kept, blocks.split_off(blocks.len().saturating_sub(step)), grower);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `glebed` lends pages of a [`Reserve`](glebe::reserve::Reserve) to other processes.
 //!
-//! The reserve must be built of bricks: each hugetlb page has a file of its own. A lease is a block
-//! of whole bricks that the reserve has unmapped, and belongs to a connection. When the connection
+//! The reserve must be built of bricks: files of one or more hugetlb pages. A lease is a block of
+//! whole bricks that the reserve has unmapped, and belongs to a connection. When the connection
 //! ends, the daemon cuts the bricks, so that no holder can reach them, and fills new ones.
 //!
 //! Three threads: the *server* answers requests, and cuts revoked bricks at once. The *keeper*

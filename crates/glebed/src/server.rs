@@ -113,6 +113,8 @@ pub(crate) struct Server {
     users: Users,
     store: Store,
     brick: Bytes,
+    /// Base pages of a page of the pool.
+    page: u64,
     serial: u64,
     /// Memory for the keeper, and since when it waits.
     returned: Vec<ClosedBlock>,
@@ -159,6 +161,7 @@ impl Server {
             pool_rests: Instant::now(),
             store: Store::default(),
             brick,
+            page: ClosedBlock::page(reserve)?.get(),
             serial: 0,
             returned: Vec::new(),
             since: None,

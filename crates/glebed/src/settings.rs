@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use glebe::units::{Bytes, PageSize};
+use glebe_lease::wire::FRAMES_MAX;
 
 use crate::caches::CACHES_MAX;
 
-/// Page of the pool that `contig::Options::bricks` takes.
+/// Page of the pool that `contig::Options::bricks_of` takes.
 const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
+/// An answer has the frames of one such brick.
+const BRICK_MAX: PageSize = PageSize::new(PAGE.bytes().get() * FRAMES_MAX as u64).unwrap();
 /// Margin for connections of other users, new pages while pages of clients are taken back, and all
 /// the rest.
 const OTHERS: u64 = 256;
@@ -60,12 +63,26 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the descriptors that the daemon needs with a reserve of `memory`, one user's
-    /// connections and shared caches, and a margin. Each page of the pool has one, also an added
-    /// one, and so has each file and connection of an earlier daemon.
+    /// Returns the smallest brick with which a reserve of `memory`, also when grown, has bricks for
+    /// less than half of `limit`.
     #[must_use]
-    pub fn descriptors(&self, memory: Bytes) -> u64 {
-        let bricks = memory.pages_up(PAGE).get() + self.grow.pages_up(PAGE).get();
+    pub fn brick(&self, memory: Bytes, limit: u64) -> PageSize {
+        let is_enough = |each: &PageSize| self.bricks(memory, *each) < limit.div_ceil(2);
+        let sizes = (PAGE.bytes().get().ilog2()..=BRICK_MAX.bytes().get().ilog2())
+            .filter_map(|log| PageSize::new(1 << log));
+        sizes.clone().find(is_enough).unwrap_or(BRICK_MAX)
+    }
+
+    fn bricks(&self, memory: Bytes, each: PageSize) -> u64 {
+        memory.pages_up(each).get() + self.grow.pages_down(each).get()
+    }
+
+    /// Returns the descriptors that the daemon needs with a reserve of `memory` in bricks of
+    /// `each`, one user's connections and shared caches, and a margin. Each brick has one, also an
+    /// added one, and so has each file and connection of an earlier daemon.
+    #[must_use]
+    pub fn descriptors(&self, memory: Bytes, each: PageSize) -> u64 {
+        let bricks = self.bricks(memory, each);
         let of_user = self.quota.connections as u64 + CACHES_MAX as u64;
         bricks + self.stored as u64 + of_user + OTHERS
     }
@@ -111,5 +128,27 @@ impl Default for Settings {
             stored: 0,
             quota: Quota::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bricks_are_fewer_than_half_of_the_limit() {
+        let mib = |memory, grow, limit| {
+            let settings = Settings { grow: Bytes::mib(grow), ..Settings::default() };
+            settings.brick(Bytes::mib(memory), limit).bytes().get() >> 20
+        };
+        assert_eq!(mib(1024, 0, u64::MAX), 2);
+        assert_eq!([1025, 1024, 514, 513, 512].map(|limit| mib(1024, 0, limit)), [2, 4, 4, 4, 8]);
+        assert_eq!([mib(1000, 24, 1025), mib(1000, 26, 1025)], [2, 4], "with what may be added");
+        assert_eq!(mib(1 << 20, 0, 65530), 64, "a tebibyte");
+        assert_eq!(mib(1 << 20, 0, 0), BRICK_MAX.bytes().get() >> 20);
+        let settings = Settings::default();
+        let two = [2, 4].map(|mib| PageSize::new(mib << 20).unwrap());
+        let [one, other] = two.map(|each| settings.descriptors(Bytes::mib(1024), each));
+        assert_eq!(one - other, 256);
     }
 }

@@ -13,6 +13,7 @@ pub(crate) struct Stock {
 #[derive(Debug)]
 struct Ready {
     frame: Option<u64>,
+    is_run: bool,
     block: ClosedBlock,
 }
 
@@ -23,7 +24,7 @@ impl Stock {
 
     pub(crate) fn put(&mut self, block: ClosedBlock) {
         let frame = block.frames().next().flatten().map(|pfn| pfn.get());
-        self.bricks.insert(block.start(), Ready { frame, block });
+        self.bricks.insert(block.start(), Ready { frame, is_run: block.is_run(), block });
     }
 
     /// Takes `count` bricks: the first adjacent ones whose first frame is a multiple of `align`
@@ -38,7 +39,7 @@ impl Stock {
             return None;
         }
         let run = self.run(count, align);
-        if run.is_none() && (contiguous || count == 1) {
+        if run.is_none() && contiguous {
             return None;
         }
         let places: Vec<u64> = match run {
@@ -53,7 +54,8 @@ impl Stock {
     pub(crate) fn longest(&self) -> usize {
         let (mut longest, mut now, mut last) = (0, 0, None);
         for (at, ready) in &self.bricks {
-            now = if last.is_some_and(|last| ready.follows(last, *at)) { now + 1 } else { 1 };
+            let follows = last.is_some_and(|last| ready.follows(last, *at));
+            now = if follows { now + 1 } else { usize::from(ready.is_run) };
             longest = longest.max(now);
             last = Some((*at, ready));
         }
@@ -65,7 +67,7 @@ impl Stock {
         for (at, ready) in &self.bricks {
             if last.is_some_and(|last| ready.follows(last, *at)) {
                 len += 1;
-            } else if ready.frame.unwrap_or(*at) % align.max(1) == 0 {
+            } else if ready.is_run && ready.frame.unwrap_or(*at) % align.max(1) == 0 {
                 (first, len) = (*at, 1);
             } else {
                 len = 0;
@@ -88,6 +90,7 @@ impl Ready {
     /// Hidden frames prove nothing, so then no brick follows another.
     fn follows(&self, (at, last): (u64, &Self), here: u64) -> bool {
         let pages = last.block.pages().get();
-        here == at + pages && last.frame.is_some() && last.frame.map(|f| f + pages) == self.frame
+        let is_next = last.frame.is_some() && last.frame.map(|f| f + pages) == self.frame;
+        here == at + pages && is_next && last.is_run && self.is_run
     }
 }

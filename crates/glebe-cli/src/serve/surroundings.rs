@@ -1,29 +1,37 @@
-//! Adapts the server to its limit of descriptors and to a service manager.
+//! Adapts the server to its limits of descriptors and mappings, and to a service manager.
 
 use std::error::Error;
 use std::time::Duration;
 
-use glebe::units::Bytes;
+use glebe::internal::sys::memory::map_count::max_map_count;
+use glebe::units::{Bytes, PageSize};
 use glebed::Settings as Leases;
 use rustix::process::{getrlimit, setrlimit, Resource};
 
 use super::ServeArgs;
 
-/// Allows as many descriptors as this user may have, and checks that they suffice.
-pub fn allow_files(args: &ServeArgs, leases: &Leases) -> Result<(), Box<dyn Error>> {
+/// Allows as many descriptors as this user may have, chooses the size of bricks, and checks that
+/// the descriptors suffice.
+pub fn chosen_brick(args: &ServeArgs, leases: &Leases) -> Result<PageSize, Box<dyn Error>> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit)?;
     let memory = Bytes::mib(args.memory_limit);
-    let needed = leases.descriptors(memory) + args.conn_limit as u64 + args.threads as u64 * 4;
-    match limit.maximum.filter(|limit| *limit < needed) {
-        None => Ok(()),
-        Some(limit) => Err(format!(
-            "leases of {memory} and {} more, a descriptor for each huge page, {} stored \
-             descriptors, {} connections to the cache, and connections of one user with a margin \
-             for others need {needed} descriptors; the limit is {limit}: raise it (`ulimit -Hn`, \
-             LimitNOFILE= of a service), or lower -m, -c or --lease-grow",
-            leases.grow, leases.stored, args.conn_limit
+    let files = limit.maximum.unwrap_or(u64::MAX);
+    let brick = leases.brick(memory, files.min(max_map_count()?));
+    let of_cache = args.conn_limit as u64 + args.threads as u64 * 4;
+    let needed = leases.descriptors(memory, brick) + of_cache;
+    match needed <= files {
+        true => Ok(brick),
+        false => Err(format!(
+            "leases of {memory} and {} more, a descriptor for each {}, {} stored descriptors, {} \
+             connections to the cache, and connections of one user with a margin for others need \
+             {needed} descriptors; the limit is {files}: raise it (`ulimit -Hn`, LimitNOFILE= of a \
+             service), or lower -m, -c, --lease-grow or --lease-connections",
+            leases.grow,
+            brick.bytes(),
+            leases.stored,
+            args.conn_limit
         )
         .into()),
     }

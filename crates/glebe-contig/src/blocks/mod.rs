@@ -125,9 +125,9 @@ pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
         call.builder.take_all(Some(wanted))?;
         drop(others);
         let (within, in_hand) = (call.within(&blocks), std::mem::take(&mut call.builder.held));
-        let mapping = match options.bricks {
-            true => call.builder.in_bricks(in_hand, &within)?,
-            false => in_hand.run_within(&within, call.builder.pages, size)?,
+        let mapping = match options.brick_of(size) {
+            Some(brick) => call.builder.in_bricks(in_hand, &within, brick)?,
+            None => in_hand.run_within(&within, (call.builder.pages, 1), size)?,
         };
         let Some(mapping) = mapping else {
             call.builder.notes.push(TAKEN.to_owned());

@@ -81,7 +81,7 @@ impl Builder<'_> {
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
         let mut all = held.frames.clone();
         all.extend(pages);
-        let (best, had) = (fewest_runs(&all, keep), held.plan(self.pages));
+        let (best, had) = (fewest_runs(&all, keep), held.plan(self.pages, 1));
         let longest = Pages::new(best.longest as u64);
         let mut kept: Vec<u64> = best.give_back.iter().rev().take(keep).map(|n| all[*n]).collect();
         if best.longest > had.longest {

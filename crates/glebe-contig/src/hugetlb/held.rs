@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::order::{fewest_runs, RunPlan};
+use crate::order::{in_bricks, RunPlan};
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Stretch};
 use glebe_os::internal::sys::memory::pagemap::Pagemap;
@@ -39,12 +39,14 @@ impl HeldPages {
         Ok(())
     }
 
-    pub fn plan(&self, keep: u64) -> RunPlan {
-        fewest_runs(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX))
+    /// Plans to keep pages in bricks of `brick` pages.
+    pub fn plan(&self, keep: u64, brick: u64) -> RunPlan {
+        in_bricks(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX), brick)
     }
 
-    pub fn came_so(&self, pages: u64) -> bool {
-        self.parts.len() == 1 && self.pages() == pages && self.frames.is_sorted()
+    pub fn came_so(&self, pages: u64, plan: &RunPlan) -> bool {
+        let is_planned = plan.give_back.iter().rev().copied().eq(0..self.frames.len());
+        self.parts.len() == 1 && self.pages() == pages && is_planned
     }
 
     pub fn stretches(&self, plan: &RunPlan, keep: u64, size: PageSize) -> Vec<Stretch> {
@@ -53,17 +55,23 @@ impl HeldPages {
         Stretch::of_pages(kept.map(|n| self.places[*n]), size)
     }
 
-    /// Maps `pages` adjacent frames in `within`; `None` if no run is that long.
+    /// Maps `pages` adjacent frames in `within`, the first at a multiple of `align` if possible;
+    /// `None` if no run is that long.
     pub fn run_within(
         self,
         within: &Range<u64>,
-        pages: u64,
+        (pages, align): (u64, u64),
         size: PageSize,
     ) -> Result<Option<Mapping>, OsError> {
         let all = self.frames.iter().copied().zip(self.places.iter().copied());
         let mut here: Vec<_> = all.filter(|(frame, _)| within.contains(frame)).collect();
         here.sort_unstable();
-        let run = here.chunk_by(|a, b| a.0 + 1 == b.0).find(|run| run.len() as u64 >= pages);
+        let runs = || here.chunk_by(|a, b| a.0 + 1 == b.0);
+        let aligned = runs().filter_map(|run| {
+            let before = run.iter().take_while(|(frame, _)| frame % align != 0).count();
+            run.get(before..)
+        });
+        let run = aligned.chain(runs()).find(|run| run.len() as u64 >= pages);
         let Some(run) = run else { return Ok(None) };
         let kept = run.iter().take(pages as usize).map(|(_, place)| *place);
         let stretches = Stretch::of_pages(kept, size);
@@ -93,9 +101,13 @@ mod tests {
             frames: frames.to_vec(),
             ..HeldPages::default()
         };
-        assert!(held(1, &[3, 4, 8]).came_so(3));
-        assert!(!held(1, &[8, 9, 3, 4]).came_so(4), "two runs, and two are the fewest");
-        assert!(!held(1, &[3, 4, 8]).came_so(2), "one too many");
-        assert!(!held(2, &[3, 4]).came_so(2), "in two places");
+        let came_so = |held: HeldPages, keep| held.came_so(keep, &held.plan(keep, 1));
+        assert!(came_so(held(1, &[3, 4, 8]), 3));
+        assert!(!came_so(held(1, &[8, 9, 3, 4]), 4), "two runs, and two are the fewest");
+        assert!(!came_so(held(1, &[3, 4, 8]), 2), "one too many");
+        assert!(!came_so(held(2, &[3, 4]), 2), "in two places");
+        let in_pairs = |frames| held(1, frames).came_so(4, &held(1, frames).plan(4, 2));
+        assert!(in_pairs(&[4, 5, 3, 8]), "the pair first");
+        assert!(!in_pairs(&[3, 4, 5, 8]));
     }
 }

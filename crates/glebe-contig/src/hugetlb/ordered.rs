@@ -13,7 +13,7 @@ use super::{Builder, Order, STRETCHES_MAX};
 use crate::bricks::recast;
 use crate::order::RunPlan;
 use crate::{runs, Error, Run};
-use glebe_os::internal::mapping::{Mapping, Stretch, Visibility};
+use glebe_os::internal::mapping::{BrickSize, Mapping, Stretch, Visibility};
 use glebe_os::internal::sys::page_size;
 
 const ATTEMPTS: u32 = 4;
@@ -23,9 +23,9 @@ impl Builder<'_> {
         for attempt in 1.. {
             self.search()?;
             let mut held = std::mem::take(&mut self.held);
-            let plan = held.plan(self.pages);
-            let planned = plan.runs;
-            if held.came_so(self.pages) {
+            let plan = self.plan(&held);
+            let planned = (plan.runs, plan.whole);
+            if held.came_so(self.pages, &plan) {
                 return Ok(held.parts.remove(0));
             }
             let stretches = held.stretches(&plan, self.pages, self.pool.size());
@@ -35,9 +35,12 @@ impl Builder<'_> {
             let mapping = self.taken_again(held, &plan)?;
             self.fill(&mapping, Order::Strict)?;
             let (runs, _) = runs::read(&mapping, self.pool.size())?;
-            let ascend = runs.is_sorted_by_key(|run| run.pfn);
-            if (runs.len() <= planned && ascend) || attempt >= ATTEMPTS {
-                self.note_order(&runs, planned);
+            let is_ordered = match self.brick() {
+                1 => runs.is_sorted_by_key(|run| run.pfn),
+                _ => self.whole_bricks(&runs) >= planned.1,
+            };
+            if (runs.len() <= planned.0 && is_ordered) || attempt >= ATTEMPTS {
+                self.note_order(&runs, planned.0);
                 return Ok(mapping);
             }
         }
@@ -88,19 +91,36 @@ impl Builder<'_> {
         }
     }
 
+    /// Returns the bricks of adjacent frames that are aligned to a brick.
+    fn whole_bricks(&self, runs: &[Run]) -> usize {
+        let each = self.brick() * self.pool.size().bytes().pages_down(page_size()).get();
+        let in_run = |run: &Run| {
+            let (start, end) = (run.pages.start(), run.pages.end());
+            let is_even = run.pfn.is_some_and(|pfn| pfn.get() % each == start % each);
+            match is_even {
+                true => (end / each).saturating_sub(start.div_ceil(each)) as usize,
+                false => 0,
+            }
+        };
+        runs.iter().map(in_run).sum()
+    }
+
     /// Moves a run of frames `within` to bricks. Returns `None` if other programs took pages of it.
     pub fn in_bricks(
         &mut self,
         held: HeldPages,
         within: &Range<u64>,
+        brick: BrickSize,
     ) -> Result<Option<Mapping>, Error> {
         let (pages, size, pool) = (self.pages, self.pool.size(), self.pool.clone());
-        let Some(run) = held.run_within(within, pages, size)? else { return Ok(None) };
+        let aligned = (pages, self.brick());
+        let Some(run) = held.run_within(within, aligned, size)? else { return Ok(None) };
         let lock = self.lock()?;
         let bricks = lock.with_pages(&pool, 0, |_| {
             // Frees the last page last, and `recast` fills the last brick first.
             drop(run);
-            let bricks = recast(&[], size, (0..pages).map(|_| size.bytes()));
+            let lens = (0..pages / self.brick()).map(|_| brick.each.bytes());
+            let bricks = recast(&[], size, lens);
             if pool.node().is_some() {
                 self.promise_idle()?;
             }
@@ -108,7 +128,7 @@ impl Builder<'_> {
         })?;
         drop(lock);
         let Ok(bricks) = bricks.into_iter().collect::<Result<_, _>>() else { return Ok(None) };
-        let mapping = self.bound(Mapping::with_bricks(bricks, size, Visibility::PRIVATE)?)?;
+        let mapping = self.bound(Mapping::with_bricks(bricks, brick, Visibility::PRIVATE)?)?;
         self.fill(&mapping, Order::Strict)?;
         let (runs, _) = runs::read(&mapping, size)?;
         let each = size.bytes().pages_down(page_size()).get();

@@ -144,7 +144,7 @@ impl Builder<'_> {
     }
 
     fn is_had(&self) -> bool {
-        self.held.plan(self.pages).longest >= self.run
+        self.plan(&self.held).longest >= self.run
     }
 
     fn run_sought(&self) -> Option<usize> {

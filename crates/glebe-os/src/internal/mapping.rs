@@ -37,7 +37,7 @@ use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
 
 pub use addresses::{Addresses, Piece};
-pub use bricks::{frames_of, Bricks};
+pub use bricks::{frames_of, BrickSize, Bricks};
 pub use gathered::Stretch;
 pub use part::Part;
 pub use reserved::Reserved;
@@ -269,10 +269,11 @@ impl Mapping {
     pub fn discard(&mut self, index: usize) -> Result<(), OsError> {
         let size = self.page.bytes();
         let offset = Bytes::new(index as u64 * size.get());
-        match &self.file {
-            Some(file) => file.punch(offset, size),
+        match (&self.file, self.bricks()) {
+            (Some(file), _) => file.punch(offset, size),
+            (None, Some(bricks)) => bricks.punch(index),
             // SAFETY: `&mut self` excludes others, and no reference to the bytes exists.
-            None => unsafe { self.give_back(offset, size) },
+            (None, None) => unsafe { self.give_back(offset, size) },
         }
     }
 

@@ -161,7 +161,7 @@ impl Server {
         let limits = Limits {
             bytes: settings.memory,
             reserve_bytes: shares.reserve,
-            bricks: settings.bricks,
+            brick: settings.brick,
             more: settings.more,
             item_bytes: settings.item_max,
             evict: settings.evict,

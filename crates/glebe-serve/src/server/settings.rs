@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glebe::units::PageSize;
+
 /// A server's settings. The defaults are memcached's, except the address and `turn`.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Maximum bytes of items, the index, values that are being received and answers not yet taken.
     pub memory: u64,
-    /// Makes the reserve of bricks, so that its pages can be leased to other processes.
-    pub bricks: bool,
+    /// Makes the reserve of bricks of this size, so that they can be leased to other processes.
+    pub brick: Option<PageSize>,
     /// Bytes that may be added to a reserve of bricks later.
     pub more: u64,
     /// Maximum bytes of an item with key and head.
@@ -62,7 +64,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             memory: 64 << 20,
-            bricks: false,
+            brick: None,
             more: 0,
             item_max: 1 << 20,
             threads: 4,

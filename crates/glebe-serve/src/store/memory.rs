@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use glebe::contig::Contig;
 use glebe::page_size;
 use glebe::reserve::{self, Namespace, Put, Reserve};
-use glebe::units::{Bytes, Pages};
+use glebe::units::{Bytes, PageSize, Pages};
 
 /// Items leave 1 / `SPARE` of the reserve free, because a put takes only free pages and searches
 /// longer if they are few.
@@ -37,15 +37,18 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] but at least [`LEN_MIN`]. With `more`,
-    /// its pages can be leased, and so many bytes added.
+    /// Makes a reserve of `bytes`, rounded down to [`UNIT`] or bricks, but at least [`LEN_MIN`] and
+    /// a brick. Bricks can be leased, and so many bytes added.
     pub(super) fn new(
         bytes: u64,
-        more: Option<u64>,
+        bricks: Option<(PageSize, u64)>,
     ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let len = Bytes::new((bytes - bytes % UNIT).max(LEN_MIN));
-        let options = match more.map(|more| Bytes::new(len.get().saturating_add(more))) {
-            Some(room) => Reserve::options().memory(Contig::options().bricks()).room(room),
+        let unit = bricks.map_or(UNIT, |(each, _)| each.bytes().get().max(UNIT));
+        let len = Bytes::new((bytes - bytes % unit).max(LEN_MIN).max(unit));
+        let options = match bricks {
+            Some((each, more)) => Reserve::options()
+                .memory(Contig::options().bricks_of(each))
+                .room(Bytes::new(len.get().saturating_add(more))),
             None => Reserve::options(),
         };
         let reserve = options.build(len)?;

@@ -26,6 +26,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use glebe::units::PageSize;
+
 pub use alter::{Changed, Count};
 pub use change::{Meta, Outcome, Stored};
 pub use clock::Clock;
@@ -52,8 +54,8 @@ pub struct Limits {
     pub bytes: u64,
     /// Bytes of the reserve.
     pub reserve_bytes: u64,
-    /// True if the reserve's pages can be leased to other processes.
-    pub bricks: bool,
+    /// Size of the bricks that can be leased to other processes, if any.
+    pub brick: Option<PageSize>,
     /// Bytes that may be added to a reserve of bricks later.
     pub more: u64,
     /// Maximum bytes of an item with key and head.
@@ -116,7 +118,8 @@ impl Store {
     /// # Errors
     /// If the reserve cannot be made.
     pub fn new(limits: Limits) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let memory = Memory::new(limits.reserve_bytes, limits.bricks.then_some(limits.more))?;
+        let memory =
+            Memory::new(limits.reserve_bytes, limits.brick.map(|brick| (brick, limits.more)))?;
         let page = memory.page();
         let shards = limits.bytes / (BYTES_PER_HEAD * segment_bytes(page) as u64);
         let shards = 1 << shards.clamp(1, SHARDS_MAX).ilog2();

@@ -7,7 +7,7 @@ fn store(mib: u64) -> Store {
     let limits = Limits {
         bytes: mib << 20,
         reserve_bytes: (mib + 2) << 20,
-        bricks: false,
+        brick: None,
         more: 0,
         item_bytes: 64 << 20,
         evict: true,

@@ -1,12 +1,13 @@
 //! [`ClosedBlock`] is a block of whole bricks that other processes may map.
 //!
-//! A *brick* is a hugetlb page with its own file ([`Options::bricks`]). The reserve unmaps a closed
+//! A *brick* is a file of one or more hugetlb pages ([`Options::bricks_of`]). The reserve unmaps a closed
 //! block, so a late reader finds zeros even if a holder cuts a brick. The drop cuts bricks that
-//! were given away, which ends all holders' access, and fills new ones. Pages whose frame does not
+//! were given away, which ends all holders' access, and fills new ones. Bricks whose frames do not all
 //! come back leave the reserve; [`Reserve::grow`] can replace them.
 //!
-//! [`Options::bricks`]: crate::contig::Options::bricks
+//! [`Options::bricks_of`]: crate::contig::Options::bricks_of
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +18,10 @@ use super::memory::Memory;
 use super::owner::{pages_of, Request};
 use super::shared::Shared;
 use super::{Reserve, ReserveCore};
-use crate::contig::internal::{cut, recast, Keeping};
+use crate::contig::internal::{cut, punch, recast, Keeping};
 use crate::contig::PoolLock;
 use glebe_os::extent::Extent;
-use glebe_os::internal::mapping::frames_of;
+use glebe_os::internal::mapping::{frames_of, BrickSize};
 use glebe_os::internal::sys::memory::brick::Brick;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{PageSize, Pages, Pfn};
@@ -43,10 +44,18 @@ pub struct ClosedBlock {
     keeping: Option<Arc<Keeping>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct BrickPlace {
     pub(super) pages: Extent,
-    pub(super) frame: Option<Pfn>,
+    /// One a page of the pool.
+    pub(super) frames: Vec<Option<Pfn>>,
+}
+
+/// A brick that did not get its place's frames.
+#[derive(Debug)]
+pub(super) struct Odd {
+    pub(super) frames: Vec<Option<Pfn>>,
+    pub(super) brick: Brick,
 }
 
 impl ClosedBlock {
@@ -57,9 +66,9 @@ impl ClosedBlock {
     /// As [`Reserve::alloc`]; [`ReserveError::NoBricks`] if the memory is not of bricks.
     pub fn of(reserve: &Reserve, request: impl Into<Request>) -> Result<Self, ReserveError> {
         let inner = reserve.inner.get()?;
-        let (_, each) = inner.bricks()?;
+        let (_, size) = inner.bricks()?;
         let begin = inner.busy.clock.now();
-        let extent = inner.grant_timed(request.into().in_bricks(pages_in(each)), begin)?;
+        let extent = inner.grant_timed(request.into().in_bricks(pages_in(size.each)), begin)?;
         Self::taken(&reserve.inner, extent)
     }
 
@@ -81,7 +90,7 @@ impl ClosedBlock {
     /// As [`Promise::take`]; [`ReserveError::NoBricks`].
     pub fn of_promise(mut promise: Promise) -> Result<Self, ReserveError> {
         let inner = promise.inner.clone();
-        let each = pages_in(inner.get()?.bricks()?.1);
+        let each = pages_in(inner.get()?.bricks()?.1.each);
         let is_whole = |extent: &Extent| extent.start() % each + extent.len() % each == 0;
         let extent = promise.extent.filter(is_whole).ok_or(ReserveError::NoBricks)?;
         inner.get()?.recall(extent, true, true)?;
@@ -94,13 +103,21 @@ impl ClosedBlock {
     /// # Errors
     /// [`ReserveError::NoBricks`], [`ReserveError::Forked`].
     pub fn brick(reserve: &Reserve) -> Result<Pages, ReserveError> {
-        Ok(Pages::new(pages_in(reserve.inner.get()?.bricks()?.1)))
+        Ok(Pages::new(pages_in(reserve.inner.get()?.bricks()?.1.each)))
+    }
+
+    /// Returns the base pages of a page of the pool.
+    ///
+    /// # Errors
+    /// As [`ClosedBlock::brick`].
+    pub fn page(reserve: &Reserve) -> Result<Pages, ReserveError> {
+        Ok(Pages::new(pages_in(reserve.inner.get()?.bricks()?.1.page)))
     }
 
     fn taken(inner: &Shared<ReserveCore>, extent: Extent) -> Result<Self, ReserveError> {
         let core = inner.get()?;
-        let (memory, each) = core.bricks()?;
-        match memory.take_out(extent, pages_in(each)) {
+        let (memory, size) = core.bricks()?;
+        match memory.take_out(extent, size) {
             Ok(all) => {
                 let (places, bricks) = all.into_iter().unzip();
                 Ok(Self { inner: inner.clone(), places, bricks, is_given: false, keeping: None })
@@ -126,7 +143,15 @@ impl ClosedBlock {
 
     /// Returns the first frame of each page of the pool, if visible.
     pub fn frames(&self) -> impl Iterator<Item = Option<Pfn>> + '_ {
-        self.places.iter().map(|place| place.frame)
+        self.places.iter().flat_map(|place| place.frames.iter().copied())
+    }
+
+    /// Returns true if the frames are adjacent, or the block is a page of the pool.
+    #[must_use]
+    pub fn is_run(&self) -> bool {
+        let frames: Vec<Option<Pfn>> = self.frames().collect();
+        let each = Pages::new(self.pages().get() / (frames.len() as u64).max(1));
+        frames.windows(2).all(|two| two[0].is_some_and(|pfn| Some(pfn.plus(each)) == two[1]))
     }
 
     /// Returns the files of the bricks, to be sent to another process.
@@ -147,7 +172,10 @@ impl ClosedBlock {
         let whole = recast(&self.bricks, page, std::iter::once(len));
         self.bricks = whole.into_iter().collect::<Result<_, _>>()?;
         let frames = self.bricks.first().map(frames_of).transpose()?.unwrap_or_default();
-        self.places.iter_mut().zip(frames).for_each(|(place, now)| place.frame = now);
+        let mut frames = frames.into_iter();
+        for frame in self.places.iter_mut().flat_map(|place| &mut place.frames) {
+            *frame = frames.next().flatten();
+        }
         Ok(self)
     }
 
@@ -218,8 +246,8 @@ impl ClosedBlock {
     }
 }
 
-fn pages_in(brick: PageSize) -> u64 {
-    brick.bytes().pages_down(page_size()).get()
+fn pages_in(size: PageSize) -> u64 {
+    size.bytes().pages_down(page_size()).get()
 }
 
 impl Drop for ClosedBlock {
@@ -268,15 +296,35 @@ impl Drop for LostPages {
     }
 }
 
+/// Frees the frames of closed places that are in bricks of others. [`recast`] fills the last place
+/// first, and a pool hands out first what was freed last.
+fn free_frames_of(memory: &Memory, closed: &[Extent], aside: &mut Vec<Odd>) {
+    let Some(page) = aside.first().map(|odd| odd.brick.page()) else { return };
+    let wanted = closed.iter().flat_map(|pages| memory.frames(*pages, page)).flatten();
+    let ranks: BTreeMap<Pfn, usize> = wanted.zip(0..).collect();
+    let mut found = Vec::new();
+    for (at, odd) in aside.iter_mut().enumerate() {
+        for (nth, frame) in odd.frames.iter_mut().enumerate() {
+            if let Some(rank) = frame.and_then(|pfn| ranks.get(&pfn)) {
+                found.push((*rank, at, nth as u64));
+                *frame = None;
+            }
+        }
+    }
+    found.sort_unstable();
+    punch(found.into_iter().map(|(_, at, nth)| (&aside[at].brick, nth)));
+    aside.retain(|odd| odd.frames.iter().any(Option::is_some));
+}
+
 impl ReserveCore {
-    fn bricks(&self) -> Result<(&Memory, PageSize), ReserveError> {
+    fn bricks(&self) -> Result<(&Memory, BrickSize), ReserveError> {
         let memory = self.memory.as_ref().ok_or(ReserveError::NoBricks)?;
         Ok((memory, memory.brick().ok_or(ReserveError::NoBricks)?))
     }
 
     /// Returns the pages that remain closed.
     fn reopen(&self, blocks: &mut [ClosedBlock]) -> Vec<Extent> {
-        let Ok((memory, page)) = self.bricks() else { return Vec::new() };
+        let Ok((memory, BrickSize { page, .. })) = self.bricks() else { return Vec::new() };
         let of_cuts: Vec<_> = blocks.iter_mut().filter_map(|it| it.keeping.take()).collect();
         let (mut given, mut old, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for block in blocks {
@@ -305,6 +353,7 @@ impl ReserveCore {
             }
             // The kernel frees a page late if its holder is just unmapping it.
             std::thread::sleep(PAUSE);
+            free_frames_of(memory, &closed, &mut aside);
             let lens = closed.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
             let new = recast(&[], page, lens).into_iter().map(Result::ok);
             closed = self.put_back(memory, closed.into_iter().zip(new), &mut aside);
@@ -319,7 +368,7 @@ impl ReserveCore {
         &self,
         memory: &Memory,
         all: impl IntoIterator<Item = (Extent, Option<Brick>)>,
-        aside: &mut Vec<(Pfn, Brick)>,
+        aside: &mut Vec<Odd>,
     ) -> Vec<Extent> {
         let open = |pages| {
             self.lent().give_back_zeroed(&pages_of(pages));
@@ -337,8 +386,8 @@ impl ReserveCore {
             }
         }
         closed.retain(|pages| {
-            let is_here = |(frame, _): &(Pfn, Brick)| Some(*frame) == memory.frame(pages.start());
-            let found = aside.iter().position(is_here).map(|at| aside.swap_remove(at).1);
+            let is_here = |odd: &Odd| odd.frames == memory.frames(*pages, odd.brick.page());
+            let found = aside.iter().position(is_here).map(|at| aside.swap_remove(at).brick);
             let is_back =
                 found.is_some_and(|brick| matches!(memory.put_in(*pages, brick), Ok(None)));
             if is_back {

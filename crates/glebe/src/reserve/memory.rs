@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::closed::BrickPlace;
+use super::closed::{BrickPlace, Odd};
 use super::error::ReserveError;
-use super::positions::resize::filled;
-use super::Footing;
+use super::positions::resize::{filled, in_bricks};
+use super::{Footing, GRANULE};
 use crate::contig::internal::{self, push_run};
 use crate::contig::{
     self, Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Run, Source,
@@ -16,7 +16,7 @@ use crate::contig::{
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::extents::{within, without};
-use glebe_os::internal::mapping::{Bricks, Window};
+use glebe_os::internal::mapping::{BrickSize, Bricks, Window};
 use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
 use glebe_os::internal::sys::memory::brick::Brick;
 use glebe_os::internal::sys::page_size;
@@ -181,9 +181,10 @@ impl Memory {
         let mut parts = lock(&self.parts);
         let had = parts.len();
         parts.append(more);
-        let all = (runs_of(&parts), proof_of(&parts));
+        let (runs, proof) = (runs_of(&parts), proof_of(&parts));
         more.extend(parts.drain(had..));
-        all
+        drop(parts);
+        (in_bricks(runs, self.brick()), proof)
     }
 
     pub(super) fn longest_in(&self, extents: &[Extent]) -> Pages {
@@ -231,21 +232,27 @@ impl Memory {
     }
 
     /// Returns the size of a brick, or `None` if the memory is not of bricks.
-    pub(super) fn brick(&self) -> Option<PageSize> {
+    pub(super) fn brick(&self) -> Option<BrickSize> {
         let first = lock(&self.parts).first().map(|part| Arc::clone(&part.contig))?;
-        internal::bricks(&first).map(Bricks::each)
+        internal::bricks(&first).map(Bricks::size)
+    }
+
+    /// Returns the least length to add: a granule, or a brick if that is longer.
+    pub(super) fn least(&self) -> Bytes {
+        self.brick().map_or(GRANULE, |size| size.each.bytes().max(GRANULE))
     }
 
     /// Takes the bricks of `gone` out, with their places. The addresses stay readable.
     pub(super) fn take_out(
         &self,
         gone: Extent,
-        each: u64,
+        size: BrickSize,
     ) -> Result<Vec<(BrickPlace, Brick)>, OsError> {
         let parts = lock(&self.parts);
+        let each = size.each.bytes().pages_down(page_size()).get();
         let starts = (gone.start()..gone.end()).step_by(each as usize);
         let of = |start| {
-            let pages = Extent::new(start, each)?;
+            let pages = Extent::new(start, each).filter(|_| start % each == 0)?;
             Some((pages, parts.iter().find(|part| part.has(pages) && part.has_brick(pages))?))
         };
         let found: Option<Vec<(Extent, &MemoryPart)>> = starts.map(of).collect();
@@ -255,38 +262,37 @@ impl Memory {
         })?;
         self.window.vacate(bytes(gone.start()), bytes(gone.len()))?;
         let taken = found.into_iter().flat_map(|(pages, part)| {
-            let place = BrickPlace { pages, frame: part.frame(pages.start()) };
-            part.take_bricks(pages).into_iter().map(move |brick| (place, brick))
+            let place = BrickPlace { pages, frames: part.frames(pages, size.page) };
+            part.take_bricks(pages).into_iter().map(move |brick| (place.clone(), brick))
         });
         Ok(taken.collect())
     }
 
     /// Maps a brick at `pages`, from where one was taken out. Returns a brick that does not have
-    /// that one's frame, with its frame.
-    pub(super) fn put_in(
-        &self,
-        pages: Extent,
-        brick: Brick,
-    ) -> Result<Option<(Pfn, Brick)>, OsError> {
-        let at = bytes(pages.start());
+    /// that one's frames.
+    pub(super) fn put_in(&self, pages: Extent, brick: Brick) -> Result<Option<Odd>, OsError> {
+        let (at, page) = (bytes(pages.start()), brick.page());
         self.window.show(at, &brick)?;
-        let (is, was) = (self.window.frame(at)?, self.frame(pages.start()));
-        match is.filter(|is| was.is_some_and(|was| was != *is)) {
-            Some(is) => Ok(Some((is, brick))),
-            None => {
-                let parts = lock(&self.parts);
-                if let Some(part) = parts.iter().find(|part| part.has(pages)) {
-                    part.put_brick(pages, brick);
-                }
-                Ok(None)
-            }
+        let frames = self.window.frames(at, brick.len(), page)?;
+        let was = self.frames(pages, page);
+        let moved =
+            |(is, was): (&Option<Pfn>, &Option<Pfn>)| is.is_some() && was.is_some() && is != was;
+        if frames.iter().zip(&was).any(moved) {
+            self.window.vacate(at, brick.len())?;
+            return Ok(Some(Odd { frames, brick }));
         }
+        let parts = lock(&self.parts);
+        if let Some(part) = parts.iter().find(|part| part.has(pages)) {
+            part.put_brick(pages, brick);
+        }
+        Ok(None)
     }
 
-    /// Returns the frame of a page when it came, if that was visible.
-    pub(super) fn frame(&self, page: u64) -> Option<Pfn> {
-        let (parts, here) = (lock(&self.parts), Extent::new(page, 1)?);
-        parts.iter().find(|part| part.has(here))?.frame(page)
+    /// Returns the frame of each page of the pool when it came, if that was visible.
+    pub(super) fn frames(&self, pages: Extent, page: PageSize) -> Vec<Option<Pfn>> {
+        let parts = lock(&self.parts);
+        let part = parts.iter().find(|part| part.has(pages));
+        part.map_or_else(Vec::new, |part| part.frames(pages, page))
     }
 
     pub(super) fn certificate(&self) -> Certificate {
@@ -355,9 +361,14 @@ impl MemoryPart {
         run.pfn.map(|pfn| pfn.plus(Pages::new(behind)))
     }
 
+    fn frames(&self, pages: Extent, page: PageSize) -> Vec<Option<Pfn>> {
+        let step = page.bytes().pages_down(page_size()).as_usize();
+        (pages.start()..pages.end()).step_by(step).map(|page| self.frame(page)).collect()
+    }
+
     fn slots(&self, pages: Extent) -> Option<(&Bricks, std::ops::Range<usize>)> {
         let bricks = internal::bricks(&self.contig)?;
-        let each = bricks.each().bytes().pages_down(page_size()).get();
+        let each = bricks.size().each.bytes().pages_down(page_size()).get();
         let [from, to] = [pages.start(), pages.end()].map(|page| (page - self.start) / each);
         Some((bricks, from as usize..to as usize))
     }
@@ -369,7 +380,7 @@ impl MemoryPart {
     /// Returns the pages left, except those of bricks that were taken out.
     fn mapped(&self) -> Vec<Extent> {
         let Some(bricks) = internal::bricks(&self.contig) else { return self.left.clone() };
-        let each = bricks.each().bytes().pages_down(page_size()).get();
+        let each = bricks.size().each.bytes().pages_down(page_size()).get();
         let out = bricks.taken().into_iter();
         let out = out.filter_map(|nth| Extent::new(self.start + nth as u64 * each, each));
         out.fold(self.left.clone(), |left, out| without(&left, out))
@@ -400,8 +411,10 @@ mod tests {
         let contig = options.clone().build(Bytes::mib(4)).unwrap();
         contig.mapping().write(Bytes::ZERO, &[7]);
         let (memory, contig) = Memory::new(contig, Bytes::mib(4), options).unwrap();
-        let each = Bytes::mib(2).pages_down(page_size()).get();
-        let error = memory.take_out(Extent::new(0, 2 * each).unwrap(), each).unwrap_err();
+        let each = PageSize::new(2 << 20).unwrap();
+        let size = BrickSize { each, page: each };
+        let all = Extent::new(0, Bytes::mib(4).pages_down(page_size()).get()).unwrap();
+        let error = memory.take_out(all, size).unwrap_err();
         assert!(error.to_string().contains("not all bricks"), "{error}");
         let mut byte = [0];
         contig.mapping().read(Bytes::ZERO, &mut byte);

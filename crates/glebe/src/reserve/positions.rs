@@ -20,6 +20,7 @@ use crate::contig::{self, Contig, Proof};
 use crate::free_tree::{Classes, FreeTree};
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
+use glebe_os::internal::mapping::Bricks;
 use glebe_os::internal::sys::page_size;
 
 /// 1 GiB in base pages of 4 KiB.
@@ -59,7 +60,8 @@ impl Positions {
     pub(crate) fn new(contig: &Contig, pages: u64, granule_pages: u64) -> Result<Self, OsError> {
         let present = Extent::new(0, contig.len().pages_down(page_size()).get());
         let present = present.expect("memory is not empty");
-        let known = resize::filled(contig.runs(), &[present]);
+        let brick = contig::internal::bricks(contig).map(Bricks::size);
+        let known = resize::in_bricks(resize::filled(contig.runs(), &[present]), brick);
         let mut made = Self::none_free(&known, contig.proof(), pages, granule_pages)?;
         made.free(present);
         Ok(made)

@@ -46,7 +46,8 @@ impl ReserveCore {
     }
 
     pub(super) fn grow(&self, asked: Bytes) -> Result<Resized, ReserveError> {
-        let (memory, pages) = (self.memory()?, whole(asked, GRANULE)?);
+        let memory = self.memory()?;
+        let pages = whole(asked, memory.least())?;
         let _turn = memory.turn();
         let mut had = Vec::new();
         for place in self.places(memory, pages)? {
@@ -84,8 +85,9 @@ impl ReserveCore {
     fn places(&self, memory: &Memory, pages: u64) -> Result<Vec<Extent>, ReserveError> {
         let unit = memory.unit().unwrap_or(page_size()).bytes().max(GRANULE);
         let aligns = [LARGEST_PAGE, unit, GRANULE].map(|align| align.pages_down(page_size()).get());
-        // Skips alignments that would leave a gap.
-        let aligns = aligns.into_iter().filter(|align| pages % align == 0);
+        // Skips alignments that would leave a gap, or divide a brick.
+        let least = memory.least().pages_down(page_size()).get();
+        let aligns = aligns.into_iter().filter(|align| pages % align == 0 && align % least == 0);
         let found = aligns.map(|align| memory.places(pages, align));
         let best = found.reduce(|best, next| match (&best, &next) {
             (Ok(one), Ok(other)) if one.len() <= other.len() => best,
@@ -96,7 +98,7 @@ impl ReserveCore {
         best.map_err(|left| ReserveError::NoRoom {
             asked: bytes(pages),
             left: bytes(left),
-            unit: GRANULE,
+            unit: memory.least(),
             room: memory.room(),
         })
     }
@@ -149,7 +151,7 @@ impl ReserveCore {
 }
 
 impl Reserve {
-    /// Adds `len` bytes of memory, rounded up to granules, from the reserve's source, in one run if
+    /// Adds `len` bytes of memory, rounded up to granules and bricks, from the reserve's source, in one run if
     /// possible. Takes about as long as zeroing the memory; only other resizes wait as long.
     /// Without [`Request::any`](super::Request::any), a block spans new and old memory only if
     /// their frames are adjacent.

@@ -40,7 +40,10 @@ impl Server {
             return Refusal { errno: Errno::AGAIN, limit: longest, text };
         }
         let [asked, run] = [bytes, longest].map(Bytes::new);
-        let text = format!("{asked} asked for; the longest free run has {run}: {error}");
+        let brick = self.brick;
+        let text = format!(
+            "{asked} asked for, in bricks of {brick}; the longest free run has {run}: {error}"
+        );
         Refusal { errno: Errno::NOMEM, limit: longest, text }
     }
 
@@ -51,6 +54,7 @@ impl Server {
 
     /// Asks the grower for memory. Returns false if there may be no more.
     fn add_memory(&mut self, bytes: u64) -> bool {
+        let bytes = bytes.next_multiple_of(self.brick.get());
         let asked = &self.kept.growth.asked;
         if asked.load(Ordering::Acquire) > 0 {
             return true;

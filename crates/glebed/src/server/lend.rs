@@ -21,8 +21,8 @@ use crate::quota::{Exceeded, Kind};
 use crate::stats::Counter;
 use crate::store::{of_conn, StoredLease};
 
-/// Most bricks that are zeroed while others wait: about 1 ms.
-const LONG: u64 = 4;
+/// Most bytes that are zeroed while others wait: about 1 ms.
+const LONG: u64 = 8 << 20;
 
 impl Server {
     /// Answers a request, or has memory of caches taken for it first.
@@ -42,7 +42,7 @@ impl Server {
             Err(error) => {
                 let count = (run.0.get() / self.pages_of_brick()) as usize;
                 let is_run = is_promise || wish.flags.contiguous;
-                let contiguous = count > 1 && is_run || run.1.get() > self.pages_of_brick();
+                let contiguous = run.0.get() > self.page && is_run || run.1.get() > self.page;
                 let taken = self.given_up(count, contiguous, &asked, bytes);
                 self.undo(key, bytes, kind);
                 return match taken.is_empty() {
@@ -70,7 +70,7 @@ impl Server {
         wish: &Wish,
         (bytes, found): (u64, Found),
     ) -> Result<(), Refusal> {
-        let is_long = bytes > LONG * self.brick.get() && !matches!(found, Found::Ready(_));
+        let is_long = bytes > LONG && !matches!(found, Found::Ready(_));
         if wish.flags.one_file || is_long {
             return self.make(key, call, wish, (bytes, found));
         }
@@ -113,7 +113,9 @@ impl Server {
         let bytes = bytes.filter(|bytes| *bytes <= most).ok_or_else(|| {
             let longest = self.longest();
             let [asked, total, run] = [wish.bytes, total, longest].map(Bytes::new);
-            let text = format!("{asked} asked for; the reserve has {total}, its longest run {run}");
+            let (text, brick) = ("asked for, in bricks of", self.brick);
+            let text =
+                format!("{asked} {text} {brick}; the reserve has {total}, its longest run {run}");
             Refusal { errno: Errno::NOMEM, limit: longest, text }
         })?;
         let pages = |bytes| Bytes::new(bytes).pages_up(base);
@@ -146,8 +148,8 @@ impl Server {
     ) -> Result<Found, ReserveError> {
         let each = self.pages_of_brick();
         let count = (pages.get() / each) as usize;
-        // Single bricks have no larger alignment.
-        let contiguous = wish.flags.contiguous || align.get() > each;
+        // Frames within a brick may be apart. Single pages have no larger alignment.
+        let contiguous = wish.flags.contiguous || align.get() > self.page;
         let ready = self.kept.stock().take(count, contiguous, align.get());
         if let Some(blocks) = ready {
             self.count(Counter::Ahead);
@@ -236,20 +238,22 @@ impl Server {
         self.count(Counter::Leased);
         self.keep(key, number);
         let file = bytes / (count as u64).max(1);
-        let a_file = (file / self.brick.get()) as usize;
+        let page = Pages::new(self.page).bytes(glebe::page_size()).get();
+        let a_file = (file / page) as usize;
         let Some(conn) = self.conns.get_mut(key) else { return };
-        for first in (0..count).step_by(FILES_MAX) {
-            let files = first..(first + FILES_MAX).min(count);
+        let most = files_a_message(a_file);
+        for first in (0..count).step_by(most) {
+            let files = first..(first + most).min(count);
             let shown = frames.iter().skip(first * a_file).take(files.len() * a_file);
             let body = Answer::Leased {
                 bytes,
                 file,
-                page: self.brick.get(),
+                page,
                 first: first as u32,
                 count: files.len() as u32,
                 frames: shown.take(FRAMES_MAX).copied().collect(),
             };
-            let mut out = Vec::with_capacity(64 + 8 * files.len());
+            let mut out = Vec::with_capacity(64 + 8 * files.len() * a_file.min(FRAMES_MAX));
             Message { call, lease: number, body }.encode(&mut out);
             conn.waiting.push_back(Waiting { bytes: out, lease: number, files });
         }
@@ -335,7 +339,7 @@ impl Server {
     /// Hidden frames prove nothing beyond a page of the pool.
     fn is_as_wished(&self, blocks: &[ClosedBlock], wish: &Wish) -> bool {
         let base = glebe::page_size();
-        let each = self.brick.pages_down(base).get();
+        let each = self.page;
         let align = Bytes::new(wish.align).pages_up(base).get().max(1);
         if !wish.flags.contiguous && align <= each {
             return true;
@@ -399,4 +403,20 @@ fn pieces(reserve: &Reserve, count: usize) -> Option<Vec<Promise>> {
     let one = || ClosedBlock::promise(reserve, Run::new(Pages::new(1)).any()).ok();
     let pieces: Vec<Promise> = std::iter::from_fn(one).take(count).collect();
     (pieces.len() == count).then_some(pieces)
+}
+
+/// Returns the most files of a message that has all their frames.
+fn files_a_message(pages: usize) -> usize {
+    FILES_MAX.min(FRAMES_MAX / pages.max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_the_frames_of_its_files() {
+        let of = |pages| files_a_message(pages);
+        assert_eq!([1, 16, 17, 4096, 8192].map(of), [253, 253, 240, 1, 1]);
+    }
 }

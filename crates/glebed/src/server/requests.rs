@@ -134,8 +134,9 @@ impl Server {
 
     pub(super) fn longest(&self) -> u64 {
         let of_stock = self.kept.stock().longest() as u64 * self.brick.get();
-        let page = glebe::page_size();
-        self.reserve.largest_run().map_or(0, |run| run.bytes(page).get()).max(of_stock)
+        let (page, brick) = (glebe::page_size(), self.brick.get());
+        let of_reserve = self.reserve.largest_run().map_or(0, |run| run.bytes(page).get());
+        (of_reserve / brick * brick).max(of_stock)
     }
 
     pub(super) fn stats(&self) -> Stats {

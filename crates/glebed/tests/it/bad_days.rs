@@ -10,7 +10,7 @@ use glebe_lease::{Client, LeaseError};
 use glebe_testing::time::wait_until;
 use glebed::{Daemon, Settings};
 
-use super::running::{settings, wish, Running, BRICK, ONE_FILE, REVOCABLE};
+use super::running::{brick, settings, wish, Running, ONE_FILE, REVOCABLE};
 
 struct Raw(Packets);
 
@@ -170,7 +170,7 @@ fn a_lease_outlives_the_daemon_and_a_second_daemon_is_refused() {
     assert!(matches!(client.lease(wish(1, Flags::default())), Err(LeaseError::Connection(_))));
     let gone = Client::connect_to(&running.path, "late").unwrap_err();
     assert!(matches!(gone, LeaseError::NoDaemon { .. }), "{gone}");
-    assert_eq!(running.reserve.len().bytes(glebe::page_size()), Bytes::new(2 * BRICK));
+    assert_eq!(running.reserve.len().bytes(glebe::page_size()), Bytes::new(2 * brick()));
     running.daemon = Some(Daemon::start(&running.reserve, settings).unwrap());
     drop(running.client().lease(wish(2, Flags::default())).unwrap());
     lease.read(Bytes::ZERO, &mut byte).unwrap();
@@ -183,7 +183,7 @@ fn a_long_lease_holds_up_nobody() {
     let client = running.client();
     let is_overtaken = || {
         let has_stock = || {
-            let stock = format!("glebe_lease_stock_bytes {}\n", 2 * BRICK);
+            let stock = format!("glebe_lease_stock_bytes {}\n", 2 * brick());
             client.stats().unwrap().contains(&stock)
         };
         wait_until("two bricks are zeroed", Duration::from_secs(10), has_stock);
@@ -215,7 +215,7 @@ fn who_leaves_before_a_long_lease_is_there_keeps_nothing() {
     let client = running.client();
     let promise = client.promise(wish(16, Flags::default())).unwrap();
     let lease = promise.take().unwrap();
-    assert_eq!(lease.len(), Bytes::new(16 * BRICK));
+    assert_eq!(lease.len(), Bytes::new(16 * brick()));
 }
 
 #[test]

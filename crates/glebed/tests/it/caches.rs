@@ -15,14 +15,14 @@ use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::{is_long, wait_until};
 use glebed::{Daemon, Quota, Settings};
 
-use super::running::{settings, wish, Running, BRICK, CONTIGUOUS};
+use super::running::{brick, settings, wish, Running, CONTIGUOUS};
 
 const PATH: &str = "GLEBE_TEST_CACHE";
 const NOBODY: u32 = 65534;
 const LEN: usize = 4096;
 
 fn open(running: &Running, name: &str, bricks: u64) -> SharedCache {
-    let options = SharedCache::options().size(Bytes::new(bricks * BRICK)).socket(&running.path);
+    let options = SharedCache::options().size(Bytes::new(bricks * brick())).socket(&running.path);
     let cache = options.open(name).unwrap();
     assert!(cache.is_of_daemon());
     cache
@@ -59,7 +59,7 @@ fn stat(running: &Running, name: &str) -> u64 {
 fn a_name_is_one_cache_for_the_processes_of_a_user_alone() {
     if is_child() {
         let path = std::env::var_os(PATH).unwrap();
-        let options = SharedCache::options().size(Bytes::new(BRICK)).socket(path);
+        let options = SharedCache::options().size(Bytes::new(brick())).socket(path);
         let cache = options.open("shared").unwrap();
         let mut value = Vec::new();
         let is_hit = cache.get(b"from the parent", &mut value);
@@ -93,7 +93,7 @@ fn a_name_is_one_cache_for_the_processes_of_a_user_alone() {
     assert!(run(None).contains("saw true secret"));
     assert!(cache.get(b"from the child", &mut value) && value == b"hello");
     let again = open(&running, "shared", 5);
-    assert_eq!(again.size(), Bytes::new(2 * BRICK), "a cache keeps its size");
+    assert_eq!(again.size(), Bytes::new(2 * brick()), "a cache keeps its size");
     assert!(!open(&running, "other", 1).get(b"from the parent", &mut value));
     let rows = running.client().list().unwrap();
     let row = rows.iter().find(|row| row.name.as_str() == "shared").unwrap();
@@ -106,10 +106,10 @@ fn a_name_is_one_cache_for_the_processes_of_a_user_alone() {
 fn leases_take_the_memory_of_caches_and_leave_misses() {
     let Some(running) = Running::new(8, settings(1)) else { return };
     let cache = open(&running, "tiles", 100);
-    assert_eq!(cache.size(), Bytes::new(7 * BRICK), "at most what is not kept zeroed");
+    assert_eq!(cache.size(), Bytes::new(7 * brick()), "at most what is not kept zeroed");
     let stored = fill(&cache, 2000);
     assert!(stored > 1000, "{stored}");
-    assert_eq!(stat(&running, "cached_bytes"), 7 * BRICK, "all but what is kept zeroed");
+    assert_eq!(stat(&running, "cached_bytes"), 7 * brick(), "all but what is kept zeroed");
     assert_eq!(found(&cache, 2000), stored);
     let client = running.client();
     let some = client.lease(wish(3, Flags::default())).unwrap();
@@ -131,7 +131,7 @@ fn leases_take_the_memory_of_caches_and_leave_misses() {
     let runs = running.reserve.contig().runs();
     let longest = runs
         .iter()
-        .map(|run| Pages::new(run.pages.len()).bytes(glebe::page_size()).get() / BRICK)
+        .map(|run| Pages::new(run.pages.len()).bytes(glebe::page_size()).get() / brick())
         .max();
     let run = client.lease(wish(longest.unwrap(), CONTIGUOUS)).unwrap();
     assert_eq!(run.runs().len(), 1, "a run out of the caches' memory");
@@ -144,29 +144,29 @@ fn a_promise_takes_memory_of_caches_if_there_is_enough() {
     fill(&cache, 4000);
     let client = running.client();
     let lease = client.lease(wish(2, Flags::default())).unwrap();
-    assert_eq!(stat(&running, "cached_bytes"), 6 * BRICK);
+    assert_eq!(stat(&running, "cached_bytes"), 6 * brick());
     for contiguous in [false, true] {
         let wanted = wish(8, Flags { contiguous, ..Flags::default() });
         let refused = client.promise(wanted).unwrap_err();
         assert!(matches!(refused, LeaseError::Refused { errno: 12, .. }), "{refused}");
-        assert_eq!(stat(&running, "cached_bytes"), 6 * BRICK, "in vain");
+        assert_eq!(stat(&running, "cached_bytes"), 6 * brick(), "in vain");
     }
     let promise = client.promise(wish(6, Flags::default())).unwrap();
     assert_eq!(stat(&running, "cached_bytes"), 0);
     drop(lease);
-    assert_eq!(promise.take().unwrap().len(), Bytes::new(6 * BRICK));
+    assert_eq!(promise.take().unwrap().len(), Bytes::new(6 * brick()));
 }
 
 #[test]
 fn the_last_lease_that_a_user_may_have_takes_memory_of_caches() {
-    let zeroing = Bytes::new(4 * BRICK);
+    let zeroing = Bytes::new(4 * brick());
     let quota = Quota { leases: 1, zeroing, ..Quota::default() };
     let Some(running) = Running::new(8, Settings { quota, ..settings(0) }) else { return };
     let cache = open(&running, "last", 8);
     // A place costs zeroing, so the cache fills slowly.
     wait_until("the cache has all memory", Duration::from_secs(20), || {
         fill(&cache, 4000);
-        stat(&running, "cached_bytes") == 8 * BRICK
+        stat(&running, "cached_bytes") == 8 * brick()
     });
     let client = running.client();
     let is_had = || client.lease(wish(3, Flags::default())).is_ok();
@@ -178,12 +178,12 @@ fn a_small_cache_gets_memory_of_a_larger_one() {
     let Some(running) = Running::new(8, settings(0)) else { return };
     let large = open(&running, "large", 8);
     fill(&large, 4000);
-    assert_eq!(stat(&running, "cached_bytes"), 8 * BRICK);
+    assert_eq!(stat(&running, "cached_bytes"), 8 * brick());
     let small = open(&running, "small", 8);
     wait_until("the small cache has memory", Duration::from_secs(10), || {
         fill(&small, 4000);
         let rows = running.client().list().unwrap();
-        rows.iter().find(|row| row.name.as_str() == "small").unwrap().bytes >= 3 * BRICK
+        rows.iter().find(|row| row.name.as_str() == "small").unwrap().bytes >= 3 * brick()
     });
     assert!(found(&small, 4000) > 0 && found(&large, 4000) > 0);
 }
@@ -252,7 +252,7 @@ fn what_a_cache_cannot_do_is_said() {
 /// Stores and reads for ever; says what it finds wrong.
 fn worker() {
     let path = std::env::var_os(PATH).unwrap();
-    let cache = SharedCache::options().size(Bytes::new(6 * BRICK)).socket(path).open("killed");
+    let cache = SharedCache::options().size(Bytes::new(6 * brick())).socket(path).open("killed");
     let (cache, own) = (cache.unwrap(), std::process::id());
     println!("ready");
     let mut value = Vec::new();

@@ -18,7 +18,7 @@ use glebe_testing::Scratch;
 use glebed::{Daemon, Settings};
 
 use super::marked::{fault, mark, tell};
-use super::running::{reserve, settings, wish, BRICK, PATIENCE};
+use super::running::{brick, reserve, settings, wish, PATIENCE};
 
 const TEST: &str = "daemon_kills::clients_keep_leases_and_the_pool_its_pages";
 const PATH: &str = "GLEBE_TEST_LEASES";
@@ -124,7 +124,7 @@ impl Drop for Started {
 
 /// Returns the pool's state without what a killed process left undone.
 fn counts() -> Option<(PoolCounts, u64)> {
-    let pool = Pool::of(PageSize::new(BRICK)?)?;
+    let pool = Pool::of(PageSize::new(2 << 20)?)?;
     let _mended = pool.is_writable().then(PoolLock::acquire);
     Some((pool.counts().ok()?, pool.overcommit().ok()?))
 }
@@ -147,7 +147,7 @@ fn clients_keep_leases_and_the_pool_its_pages() {
     let mut own = Vec::new();
     for nth in 0..if is_long() { 100 } else { 5_u32 } {
         let client = Client::connect_to(&path, "keeps").unwrap();
-        let leased = || client.lease(Bytes::new(BRICK)).map(|lease| own.push(lease)).is_ok();
+        let leased = || client.lease(Bytes::new(brick())).map(|lease| own.push(lease)).is_ok();
         wait_until("a lease", PATIENCE, leased);
         assert_eq!(mark(&own[own.len() - 1], nth.to_le_bytes(), false), None);
         let others = || !client.stats().unwrap().contains("glebe_lease_leased_total 1\n");

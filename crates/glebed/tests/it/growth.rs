@@ -11,7 +11,7 @@ use glebe_testing::time::wait_until;
 use glebed::{Daemon, Settings};
 
 use super::leases::{errno_of, EAGAIN, ENOMEM};
-use super::running::{settings, wish, Running, BRICK};
+use super::running::{brick, settings, wish, Running};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -21,7 +21,7 @@ fn growing(idle: Duration) -> Option<Running> {
         println!("skipped: only root can add pages to the pool");
         return None;
     }
-    Running::with_room(4, 12, Settings { grow: Bytes::new(6 * BRICK), idle, ..settings(1) })
+    Running::with_room(4, 12, Settings { grow: Bytes::new(6 * brick()), idle, ..settings(1) })
 }
 
 /// Takes a lease of memory that is added first.
@@ -39,7 +39,7 @@ fn lease_of_more(client: &Client, bricks: u64) -> Lease {
 }
 
 fn len(running: &Running) -> u64 {
-    running.reserve.len().bytes(glebe::page_size()).get() / BRICK
+    running.reserve.len().bytes(glebe::page_size()).get() / brick()
 }
 
 #[test]
@@ -53,12 +53,12 @@ fn memory_is_added_up_to_the_limit_and_given_back() {
     let refused = client.lease(wish(4, Flags::default())).unwrap_err();
     assert_eq!(errno_of(&refused), ENOMEM, "3 may be added: {refused}");
     let second = lease_of_more(&client, 2);
-    let grown = format!("glebe_lease_grown_bytes {}\n", 5 * BRICK);
+    let grown = format!("glebe_lease_grown_bytes {}\n", 5 * brick());
     assert!(client.stats().unwrap().contains(&grown));
     let mut byte = [1];
-    second.read(Bytes::new(2 * BRICK - 1), &mut byte).unwrap();
+    second.read(Bytes::new(2 * brick() - 1), &mut byte).unwrap();
     assert_eq!(byte, [0]);
-    first.write(Bytes::new(7 * BRICK - 1), &[1]).unwrap();
+    first.write(Bytes::new(7 * brick() - 1), &[1]).unwrap();
     drop(first);
     wait_until("5 bricks are given back", PATIENCE, || len(&running) == 4);
     second.write(Bytes::ZERO, &[1]).unwrap();
@@ -83,7 +83,8 @@ fn a_reclaimer_has_what_was_added_until_the_daemon_ends() {
 fn a_reserve_without_room_does_not_grow() {
     let Some(running) = Running::new(2, settings(0)) else { return };
     let path = running.path.with_extension("other");
-    let settings = Settings { path, grow: Bytes::new(BRICK), ..settings(0) };
+    let settings = Settings { path, grow: Bytes::new(brick()), ..settings(0) };
     let refused = Daemon::start(&running.reserve, settings).unwrap_err();
-    assert!(refused.to_string().contains("may not grow by 2 MiB"), "{refused}");
+    let more = format!("may not grow by {}", Bytes::new(brick()));
+    assert!(refused.to_string().contains(&more), "{refused}");
 }

@@ -11,7 +11,7 @@ use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::is_long;
 
 use super::marked;
-use super::running::{settings, wish, Running, BRICK};
+use super::running::{brick, settings, wish, Running};
 
 const PATH: &str = "GLEBE_TEST_LEASES";
 const TEST: &str = "kills::killed_clients_leave_all_pages_and_no_byte";
@@ -83,7 +83,7 @@ fn killed_clients_leave_all_pages_and_no_byte() {
     let client = running.client();
     let stats = client.stats().unwrap();
     let all = client.lease(wish(BRICKS, Flags::default())).unwrap();
-    assert_eq!(all.len(), Bytes::new(BRICKS * BRICK), "{stats}");
+    assert_eq!(all.len(), Bytes::new(BRICKS * brick()), "{stats}");
     let mut bytes = vec![0; all.len().as_usize()];
     all.read(Bytes::ZERO, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 0));

@@ -8,7 +8,7 @@ use glebe_lease::{LeaseError, Wish};
 use glebe_testing::time::wait_until;
 use glebed::{Quota, Settings};
 
-use super::running::{settings, wish, Running, BRICK, CONTIGUOUS, ONE_FILE, REVOCABLE};
+use super::running::{brick, settings, wish, Running, CONTIGUOUS, ONE_FILE, REVOCABLE};
 
 pub fn errno_of(error: &LeaseError) -> i32 {
     match error {
@@ -26,21 +26,21 @@ const EDQUOT: i32 = 122;
 fn memory_is_zeroed_and_of_one_client_alone() {
     let Some(running) = Running::new(8, settings(4)) else { return };
     let client = running.client();
-    assert_eq!(client.brick(), Bytes::new(BRICK));
+    assert_eq!(client.brick(), Bytes::new(brick()));
     for round in 1..=5_u8 {
-        let lease = client.lease(Bytes::new(3 * BRICK - 1)).unwrap();
-        assert_eq!((lease.len(), lease.files().len()), (Bytes::new(3 * BRICK), 3));
+        let lease = client.lease(Bytes::new(3 * brick() - 1)).unwrap();
+        assert_eq!((lease.len(), lease.files().len()), (Bytes::new(3 * brick()), 3));
         let mut all = vec![1; lease.len().as_usize()];
         lease.read(Bytes::ZERO, &mut all).unwrap();
         assert!(all.iter().all(|byte| *byte == 0), "round {round}");
         lease.write(Bytes::ZERO, &vec![round; all.len()]).unwrap();
-        let at = Bytes::new(3 * BRICK - 4);
+        let at = Bytes::new(3 * brick() - 4);
         let beyond = lease.read(at, &mut [0; 5]).unwrap_err();
         assert!(matches!(beyond, LeaseError::Beyond { len: 5, .. }), "{beyond}");
         let runs = lease.runs();
-        assert_eq!(runs.iter().map(|run| run.len.get()).sum::<u64>(), 3 * BRICK);
+        assert_eq!(runs.iter().map(|run| run.len.get()).sum::<u64>(), 3 * brick());
         let rows = client.list().unwrap();
-        assert_eq!((rows.len(), rows[0].bytes, rows[0].name.as_str()), (1, 3 * BRICK, "test"));
+        assert_eq!((rows.len(), rows[0].bytes, rows[0].name.as_str()), (1, 3 * brick(), "test"));
         assert_eq!((rows[0].lease, rows[0].pid), (lease.number(), std::process::id()));
         drop(lease);
         running.wait_until_all_is_back();
@@ -53,19 +53,19 @@ fn more_files_than_a_message_has_arrive_in_order() {
     let Some(running) = Running::new(300, settings(0)) else { return };
     let client = running.client();
     let lease = client.lease(wish(280, Flags::default())).unwrap();
-    assert_eq!((lease.files().len(), lease.len()), (280, Bytes::new(280 * BRICK)));
+    assert_eq!((lease.files().len(), lease.len()), (280, Bytes::new(280 * brick())));
     for nth in 0..280 {
-        lease.write(Bytes::new(nth * BRICK), &nth.to_le_bytes()).unwrap();
+        lease.write(Bytes::new(nth * brick()), &nth.to_le_bytes()).unwrap();
     }
     for (nth, file) in lease.files().enumerate() {
         let mut bytes = [0; 8];
         let file = std::fs::File::from(file.try_clone_to_owned().unwrap());
-        let page = glebe::units::PageSize::new(BRICK).unwrap();
+        let page = glebe::units::PageSize::new(brick()).unwrap();
         let seen =
             glebe::internal::mapping::Mapping::part_of(&file, Bytes::ZERO, page.bytes(), page);
         seen.unwrap().read(Bytes::ZERO, &mut bytes);
         assert_eq!(u64::from_le_bytes(bytes), nth as u64, "the file at its place");
-        lease.read(Bytes::new(nth as u64 * BRICK), &mut bytes).unwrap();
+        lease.read(Bytes::new(nth as u64 * brick()), &mut bytes).unwrap();
         assert_eq!(u64::from_le_bytes(bytes), nth as u64);
     }
     drop(lease);
@@ -76,7 +76,8 @@ fn more_files_than_a_message_has_arrive_in_order() {
 fn what_cannot_be_had_is_refused_with_the_longest_run() {
     let Some(running) = Running::new(8, settings(2)) else { return };
     let client = running.client();
-    for (bytes, errno) in [(0, EINVAL), (9 * BRICK, ENOMEM), (1 << 63, ENOMEM), (u64::MAX, ENOMEM)]
+    for (bytes, errno) in
+        [(0, EINVAL), (9 * brick(), ENOMEM), (1 << 63, ENOMEM), (u64::MAX, ENOMEM)]
     {
         let refused = client.lease(Bytes::new(bytes)).unwrap_err();
         assert_eq!(errno_of(&refused), errno, "{bytes}: {refused}");
@@ -98,12 +99,12 @@ fn what_cannot_be_had_is_refused_with_the_longest_run() {
 fn a_run_is_one_run_at_its_alignment() {
     let Some(running) = Running::new(16, settings(3)) else { return };
     let client = running.client();
-    let wanted = Wish { align: 4 * BRICK, ..wish(4, CONTIGUOUS) };
+    let wanted = Wish { align: 4 * brick(), ..wish(4, CONTIGUOUS) };
     match client.lease(wanted) {
         Ok(lease) => match lease.runs()[..] {
             [run] => {
                 let physical = run.physical.expect("frames prove a run");
-                assert_eq!((run.len.get(), physical % (4 * BRICK)), (4 * BRICK, 0));
+                assert_eq!((run.len.get(), physical % (4 * brick())), (4 * brick(), 0));
             }
             ref runs => panic!("{runs:?}"),
         },
@@ -117,16 +118,16 @@ fn a_file_has_the_whole_lease() {
     let client = running.client();
     for _ in 0..3 {
         let lease = client.lease(wish(5, ONE_FILE)).unwrap();
-        assert_eq!((lease.files().len(), lease.len()), (1, Bytes::new(5 * BRICK)));
+        assert_eq!((lease.files().len(), lease.len()), (1, Bytes::new(5 * brick())));
         let mut last = [1];
-        lease.read(Bytes::new(5 * BRICK - 1), &mut last).unwrap();
+        lease.read(Bytes::new(5 * brick() - 1), &mut last).unwrap();
         assert_eq!(last, [0]);
-        lease.write(Bytes::new(5 * BRICK - 1), &[9]).unwrap();
+        lease.write(Bytes::new(5 * brick() - 1), &[9]).unwrap();
         drop(lease);
         running.wait_until_all_is_back();
     }
     let (file, bytes) = client.file(Bytes::new(1)).unwrap();
-    assert_eq!((file.metadata().unwrap().len(), bytes.get()), (BRICK, BRICK));
+    assert_eq!((file.metadata().unwrap().len(), bytes.get()), (brick(), brick()));
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn a_promise_is_kept_whatever_others_take() {
     let Some(running) = Running::new(8, settings(4)) else { return };
     let (client, other) = (running.client(), running.client());
     let promise = client.promise(wish(3, Flags::default())).unwrap();
-    assert_eq!(promise.len(), Bytes::new(3 * BRICK));
+    assert_eq!(promise.len(), Bytes::new(3 * brick()));
     let mut taken = Vec::new();
     while let Ok(lease) = other.lease(wish(1, Flags::default())) {
         taken.push(lease);
@@ -180,7 +181,7 @@ fn a_user_has_limits() {
         return println!("skipped: root has no limits");
     }
     let quota =
-        Quota { user: Bytes::new(2 * BRICK), connections: 2, leases: 1, ..Quota::default() };
+        Quota { user: Bytes::new(2 * brick()), connections: 2, leases: 1, ..Quota::default() };
     let Some(running) = Running::new(4, Settings { quota, ..settings(0) }) else { return };
     let client = running.client();
     let refused = client.lease(wish(3, Flags::default())).unwrap_err();
@@ -199,7 +200,7 @@ fn a_patient_client_waits_for_memory_on_its_way() {
     let client = running.client().patience(Duration::from_secs(10));
     for _ in 0..20 {
         let lease = client.lease(wish(30, Flags::default())).unwrap();
-        assert_eq!(lease.len(), Bytes::new(30 * BRICK));
+        assert_eq!(lease.len(), Bytes::new(30 * brick()));
     }
     running.wait_until_all_is_back();
     let revocable = client.lease(wish(30, REVOCABLE)).unwrap();
@@ -208,7 +209,7 @@ fn a_patient_client_waits_for_memory_on_its_way() {
     let (file, _) = client.file(wish(8, Flags::default())).unwrap();
     drop((revocable, file));
     let promise = client.promise(wish(12, Flags::default())).unwrap();
-    assert_eq!(promise.len(), Bytes::new(12 * BRICK));
+    assert_eq!(promise.len(), Bytes::new(12 * brick()));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests the daemon by its socket, with the client of glebe-lease and with raw messages.
 
 mod bad_days;
+mod bricks;
 mod caches;
 mod daemon_kills;
 mod growth;

@@ -8,7 +8,7 @@ use glebe_testing::process::is_child;
 use glebe_testing::time::wait_until;
 use rustix::process::{getrlimit, setrlimit, Resource};
 
-use super::running::{BRICK, PATIENCE};
+use super::running::{brick, PATIENCE};
 use super::served::{serve, Served};
 
 #[test]
@@ -20,7 +20,7 @@ fn a_client_of_another_namespace_is_listed_as_process_0() {
     let words = ["unshare", "--pid", "--fork", "--kill-child", "--"];
     let Some(served) = Served::start(test, &words) else { return };
     let client = served.client();
-    let lease = client.lease(Bytes::new(BRICK)).unwrap();
+    let lease = client.lease(Bytes::new(brick())).unwrap();
     let rows = client.list().unwrap();
     drop((lease, client));
     served.ends_well();

@@ -18,12 +18,12 @@ use glebe_testing::time::wait_until;
 use glebe_testing::Scratch;
 use rustix::io::Errno;
 
-use super::running::{settings, wish, Running, BRICK};
+use super::running::{brick, settings, wish, Running};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn open(path: &Path, bricks: u64) -> SharedCache {
-    let options = SharedCache::options().size(Bytes::new(bricks * BRICK)).socket(path);
+    let options = SharedCache::options().size(Bytes::new(bricks * brick())).socket(path);
     options.open("reached").unwrap()
 }
 
@@ -99,7 +99,7 @@ impl Fake {
         let (ending, asked) = (Arc::clone(&is_ending), Arc::clone(&is_asked));
         let thread = std::thread::spawn(move || {
             let control = MemoryFile::new(glebe::page_size().bytes()).unwrap();
-            let memory = MemoryFile::new(Bytes::new(BRICK)).unwrap();
+            let memory = MemoryFile::new(Bytes::new(brick())).unwrap();
             control.as_file().write_all_at(&number.to_le_bytes(), 8).unwrap();
             let mut conns = Vec::new();
             while !ending.load(Ordering::Acquire) {
@@ -130,9 +130,9 @@ fn answer(conn: &Packets, number: u64, control: &MemoryFile, memory: &MemoryFile
     let request = Message::<Request>::decode(&bytes[..len]).unwrap();
     let (body, file) = match request.body {
         Request::Hello { .. } => {
-            (Answer::Welcome { brick: BRICK, total: 0, free: 0, longest: 0 }, None)
+            (Answer::Welcome { brick: brick(), total: 0, free: 0, longest: 0 }, None)
         }
-        Request::Cache { .. } => (Answer::Cache { places: 2, place: BRICK }, Some(control)),
+        Request::Cache { .. } => (Answer::Cache { places: 2, place: brick() }, Some(control)),
         Request::Place { index: 0 } if request.lease == number => {
             control.as_file().write_all_at(&number.to_le_bytes(), 16).unwrap();
             (Answer::Place { generation: number }, Some(memory))

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use glebe::contig::{Contig, Error};
+use glebe::contig::{self, Contig, Error};
 use glebe::reserve::{Reserve, ReserveError};
-use glebe::units::Bytes;
+use glebe::units::{Bytes, PageSize};
 use glebe_lease::wire::{Flags, Name};
 use glebe_lease::{Client, Wish};
 use glebe_testing::time::wait_until;
@@ -13,14 +13,25 @@ use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
 use glebed::{Daemon, Settings};
 
-pub const BRICK: u64 = 2 << 20;
+/// Names the size of bricks in MiB.
+pub const MIB: &str = "GLEBE_TEST_BRICK_MIB";
+
+/// Returns the bytes of a brick.
+pub fn brick() -> u64 {
+    std::env::var(MIB).map_or(2, |mib| mib.parse().unwrap()) << 20
+}
+
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns a reserve, or prints why this machine has no memory for it.
 pub fn reserve(bricks: u64, room: u64) -> Option<Reserve> {
-    let memory = Contig::options().bricks();
-    let options = Reserve::options().memory(memory).room(Bytes::new(room * BRICK));
-    match options.build(Bytes::new(bricks * BRICK)) {
+    reserve_of(Contig::options(), bricks, room)
+}
+
+fn reserve_of(memory: contig::Options, bricks: u64, room: u64) -> Option<Reserve> {
+    let memory = memory.bricks_of(PageSize::new(brick()).unwrap());
+    let options = Reserve::options().memory(memory).room(Bytes::new(room * brick()));
+    match options.build(Bytes::new(bricks * brick())) {
         Ok(reserve) => Some(reserve),
         Err(ReserveError::Contig(
             error @ (Error::PoolShort { .. }
@@ -50,8 +61,16 @@ impl Running {
     }
 
     pub fn with_room(bricks: u64, room: u64, settings: Settings) -> Option<Self> {
+        Self::of(Contig::options(), (bricks, room), settings)
+    }
+
+    pub fn of(
+        memory: contig::Options,
+        (bricks, room): (u64, u64),
+        settings: Settings,
+    ) -> Option<Self> {
         let (turn, scratch) = (Turn::alone(POOL), Scratch::new("glebed"));
-        let reserve = reserve(bricks, room)?;
+        let reserve = reserve_of(memory, bricks, room)?;
         let path = scratch.path().join("leases");
         let settings = Settings { path: path.clone(), ..settings };
         let daemon = Some(Daemon::start(&reserve, settings).unwrap());
@@ -78,11 +97,11 @@ impl Running {
 }
 
 pub fn settings(zeroed_bricks: u64) -> Settings {
-    Settings { zeroed: Bytes::new(zeroed_bricks * BRICK), ..Settings::default() }
+    Settings { zeroed: Bytes::new(zeroed_bricks * brick()), ..Settings::default() }
 }
 
 pub fn wish(bricks: u64, flags: Flags) -> Wish {
-    Wish { bytes: bricks * BRICK, flags, name: Name::new("wished"), ..Wish::default() }
+    Wish { bytes: bricks * brick(), flags, name: Name::new("wished"), ..Wish::default() }
 }
 
 pub const CONTIGUOUS: Flags = Flags { contiguous: true, one_file: false, revocable: false };

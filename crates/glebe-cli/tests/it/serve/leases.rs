@@ -174,12 +174,69 @@ fn a_lack_of_descriptors_is_said_before_the_start() {
         assert!(!success, "{wrong}");
         wrong
     };
-    // Pages, stored descriptors, one user's connections and caches, a margin, and the cache's.
-    let needed = 512 + 100 + 256 + 64 + 256 + 64 + 4;
+    // Stored descriptors, one user's connections and caches, a margin, and the cache's.
+    let others = 100 + 256 + 64 + 256 + 64 + 4;
+    // 512 pages are more than half of the limit.
     let wrong = said("");
-    assert!(wrong.contains(&format!("need {needed} descriptors; the limit is 900")), "{wrong}");
+    let needed = format!("need {} descriptors; the limit is 900", others + 256);
+    assert!(wrong.contains(&needed) && wrong.contains("for each 4 MiB"), "{wrong}");
+    let wrong = said("--lease-grow 512M");
+    assert!(wrong.contains(&format!("need {} descriptors", others + 384)), "{wrong}");
     let wrong = said("--lease-grow 1G");
-    assert!(wrong.contains(&format!("need {} descriptors", needed + 512)), "{wrong}");
+    let needed = format!("need {} descriptors", others + 256);
+    assert!(wrong.contains(&needed) && wrong.contains("for each 8 MiB"), "{wrong}");
+}
+
+/// Starts a server of 1 GiB with a limit of descriptors, or prints that there is no memory.
+fn limited(scratch: &Scratch, limit: u64) -> Option<(Serving, String)> {
+    let at = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
+    let (socket, cache, wrong) = (at("leases"), at("cache"), at("wrong"));
+    let program = env!("CARGO_BIN_EXE_glebe");
+    let options = "--leases -m 1024 -c 16 -t 1 --lease-connections 8 --lease-zeroed 16M";
+    let of_leases = format!("--lease-grow 65M --lease-socket {socket}");
+    let script = format!(
+        "ulimit -n {limit}; exec {program} serve --no-stats -s {cache} {options} {of_leases}"
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).stderr(std::fs::File::create(&wrong).expect("a file"));
+    let server = Serving::start(&mut command, 3);
+    if server.said[0].is_empty() {
+        lacks_memory(&std::fs::read_to_string(&wrong).expect("text"));
+        return None;
+    }
+    Some((server, socket))
+}
+
+#[test]
+fn few_descriptors_make_bricks_of_several_pages() {
+    let _turn = Turn::alone(POOL);
+    // The reserve of 896 MiB may grow by 64 MiB, and is counted as 1 GiB.
+    for (limit, mib) in [(1100, 2), (620, 4), (500, 8)] {
+        let scratch = Scratch::new("few");
+        let Some((mut server, socket)) = limited(&scratch, limit) else { return };
+        let lease = |words: &[&str], then: &str| {
+            let mut command = glebe();
+            command.args(["lease", "--socket", &socket]).args(words);
+            text(command.args(["--", "sh", "-c", then]))
+        };
+        let (success, said, wrong) = lease(&["1"], "echo $GLEBE_LEASE_BYTES");
+        assert!(success, "{said}{wrong}");
+        assert_eq!(said, format!("{}\n", mib << 20), "a brick with {limit} descriptors");
+        let (success, _, wrong) = lease(&["2G"], "true");
+        assert!(!success && wrong.contains(&format!("in bricks of {mib} MiB")), "{wrong}");
+        let (success, _, _) = lease(&["--wait", "60", "880M"], "kill -9 $$");
+        assert!(!success);
+        let (success, said, wrong) = lease(&["--wait", "60", "890M"], "echo $GLEBE_LEASE_BYTES");
+        assert!(success, "all is back from a killed program: {wrong}");
+        assert_eq!(said, format!("{}\n", 890_u64.next_multiple_of(mib) << 20));
+        if effective_user() == 0 {
+            let (success, said, wrong) =
+                lease(&["--wait", "60", "960M"], "echo $GLEBE_LEASE_BYTES");
+            assert!(success && said == format!("{}\n", 960 << 20), "growth: {said}{wrong}");
+        }
+        server.signal("TERM");
+        server.ends_well();
+    }
 }
 
 /// Passes both sockets to `glebe serve`, as a service manager does.
@@ -254,12 +311,17 @@ fn leases_outlive_a_server_by_the_store_of_the_service_manager() {
     let _turn = Turn::alone(POOL);
     let scratch = Scratch::new("store");
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/store.py");
-    let mut command = Command::new("python3");
-    command.arg(program).arg(env!("CARGO_BIN_EXE_glebe")).arg(scratch.path());
-    let output = command.output().expect("python3");
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.code() {
-        Some(77) => lacks_memory(&said),
-        code => assert_eq!(code, Some(0), "{said}"),
+    let few = "-m 1024 -c 16 -t 1 --lease-connections 8";
+    for (limit, mib, options) in [("$(ulimit -Hn)", "2", "-m 64"), ("900", "4", few)] {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -n {limit}; exec python3 \"$0\" \"$@\" {options}");
+        command.args(["-c", &script, program, env!("CARGO_BIN_EXE_glebe")]);
+        let output = command.arg(scratch.path()).arg(mib).output().expect("python3");
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(77) => lacks_memory(&said),
+            code => assert_eq!(code, Some(0), "{said}"),
+        }
+        std::fs::remove_file(scratch.path().join("notify")).expect("the manager's socket");
     }
 }

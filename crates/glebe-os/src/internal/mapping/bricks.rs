@@ -14,19 +14,25 @@ use crate::internal::sys::memory::brick::Brick;
 use crate::internal::sys::memory::madvise::{advise, Advice};
 use crate::internal::sys::memory::mmap::{map_file, set_aside, unmap};
 use crate::internal::sys::memory::pagemap::Pagemap;
-use crate::internal::sys::page_size;
 use crate::units::{Bytes, PageSize, Pfn};
+
+/// The length of a brick, and the size of its hugetlb pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrickSize {
+    pub each: PageSize,
+    pub page: PageSize,
+}
 
 #[derive(Debug)]
 pub struct Bricks {
-    each: PageSize,
+    size: BrickSize,
     slots: Mutex<Vec<Option<Brick>>>,
 }
 
 impl Bricks {
     #[must_use]
-    pub fn each(&self) -> PageSize {
-        self.each
+    pub fn size(&self) -> BrickSize {
+        self.size
     }
 
     /// Takes out the bricks that are there.
@@ -49,24 +55,33 @@ impl Bricks {
     pub fn put(&self, at: usize, brick: Brick) {
         lock(&self.slots)[at] = Some(brick);
     }
+
+    /// Frees a page of the mapping.
+    pub fn punch(&self, page: usize) -> Result<(), OsError> {
+        let pages = self.size.each.bytes().pages_down(self.size.page).as_usize();
+        let slots = lock(&self.slots);
+        slots[page / pages].as_ref().map_or(Ok(()), |brick| brick.punch((page % pages) as u64))
+    }
 }
 
 impl Mapping {
-    /// Maps new bricks of one page `each`, and reserves the pages.
-    pub fn of_bricks(len: Bytes, each: PageSize, visibility: Visibility) -> Result<Self, OsError> {
-        let new = (0..len.pages_up(each).get()).map(|_| Brick::new(each.bytes(), each));
-        Self::with_bricks(new.collect::<Result<_, _>>()?, each, visibility)
+    /// Maps new bricks, and reserves their pages.
+    pub fn of_bricks(len: Bytes, size: BrickSize, visibility: Visibility) -> Result<Self, OsError> {
+        let BrickSize { each, page } = size;
+        let new = (0..len.pages_up(each).get()).map(|_| Brick::new(each.bytes(), page));
+        Self::with_bricks(new.collect::<Result<_, _>>()?, size, visibility)
     }
 
-    /// Maps bricks of one page `each`.
+    /// Maps bricks of one size.
     pub fn with_bricks(
         bricks: Vec<Brick>,
-        each: PageSize,
+        size: BrickSize,
         visibility: Visibility,
     ) -> Result<Self, OsError> {
-        let mut mapping = Self::of_files(bricks.iter().map(Brick::file), each.bytes(), each)?;
+        let files = bricks.iter().map(Brick::file);
+        let mut mapping = Self::of_files(files, size.each.bytes(), size.page)?;
         let slots = Mutex::new(bricks.into_iter().map(Some).collect());
-        mapping.bricks = Some(Bricks { each, slots }.into());
+        mapping.bricks = Some(Bricks { size, slots }.into());
         mapping.shown(visibility)
     }
 
@@ -125,10 +140,14 @@ impl Window {
         }
     }
 
-    /// Returns the frame at `offset`, if visible.
-    pub fn frame(&self, offset: Bytes) -> Result<Option<Pfn>, OsError> {
-        let page = page_size();
-        let at = self.checked(offset, page.bytes());
-        Ok(Pagemap::open()?.entries(at, page.bytes(), page)?.first().and_then(|it| it.frame()))
+    /// Returns the frame of each page at `offset`, if visible.
+    pub fn frames(
+        &self,
+        offset: Bytes,
+        len: Bytes,
+        page: PageSize,
+    ) -> Result<Vec<Option<Pfn>>, OsError> {
+        let entries = Pagemap::open()?.entries(self.checked(offset, len), len, page)?;
+        Ok(entries.into_iter().map(|entry| entry.frame()).collect())
     }
 }

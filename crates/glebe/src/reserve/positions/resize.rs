@@ -6,6 +6,8 @@
 use super::Positions;
 use crate::contig::Run;
 use glebe_os::extent::Extent;
+use glebe_os::internal::mapping::BrickSize;
+use glebe_os::internal::sys::page_size;
 
 /// Returns `known` plus a run of one page for each other present page. An empty `known` stays
 /// empty, because it means a single run.
@@ -26,6 +28,22 @@ pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
         all.extend((at..extent.end()).filter_map(alone));
     }
     all
+}
+
+/// Leaves only runs that blocks of whole bricks can use: positions congruent to frames, modulo a
+/// brick. The other pages count as apart.
+pub(crate) fn in_bricks(known: Vec<Run>, size: Option<BrickSize>) -> Vec<Run> {
+    let Some(BrickSize { each, page }) = size else { return known };
+    let [each, page] = [each, page].map(|size| size.bytes().pages_down(page_size()).get());
+    let parts = known.into_iter().flat_map(|run| {
+        let (start, end) = (run.pages.start(), run.pages.end());
+        let pfn = run.pfn.filter(|pfn| pfn.get() % each == start % each);
+        let step = if pfn.is_some() { end - start } else { page };
+        (start..end).step_by(step as usize).filter_map(move |start| {
+            Some(Run { pages: Extent::new(start, step.min(end - start))?, pfn })
+        })
+    });
+    parts.collect()
 }
 
 impl Positions {

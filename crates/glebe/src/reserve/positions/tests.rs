@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::contig::Source;
-use glebe_os::units::{Pages, Pfn};
+use glebe_os::internal::mapping::BrickSize;
+use glebe_os::units::{PageSize, Pages, Pfn};
 
 const GRANULE_PAGES: u64 = 16;
 const COSTS: u64 = 5;
@@ -78,6 +79,29 @@ impl Plain {
         let steps = all.iter().copied().filter(|start| start % step == 0);
         firsts.chain(steps).min_by_key(|&start| (self.price(start, len), start))
     }
+}
+
+#[test]
+fn blocks_of_bricks_are_whole_bricks_where_frames_are_aligned_to_them() {
+    let [page, each] = [2 << 20, 4 << 20].map(|bytes| PageSize::new(bytes).unwrap());
+    let each_pages = each.bytes().pages_down(page_size()).get();
+    let half = each_pages / 2;
+    let run = |start: u64, len: u64, pfn: u64| {
+        let pages = Extent::new(start * half, len * half).unwrap();
+        contig::Run { pages, pfn: Some(Pfn::new(pfn * half)) }
+    };
+    // Even frames from the middle of a brick on; odd frames of whole bricks; a brick of two runs.
+    let known = [run(0, 1, 8), run(1, 5, 21), run(6, 4, 31), run(10, 1, 50), run(11, 1, 60)];
+    let known = resize::in_bricks(known.to_vec(), Some(BrickSize { each, page }));
+    let mut positions = Positions::of_runs(&known, 12 * half, half).unwrap();
+    let run = Search { len: each_pages, align: each_pages, any: false, by_cost: false };
+    let taken: Vec<u64> =
+        std::iter::from_fn(|| positions.take(&run)).map(|found| found.start() / half).collect();
+    assert_eq!(taken, [2, 4]);
+    let any = Search { any: true, ..run };
+    let taken: Vec<u64> =
+        std::iter::from_fn(|| positions.take(&any)).map(|found| found.start() / half).collect();
+    assert_eq!(taken, [0, 6, 8, 10]);
 }
 
 proptest! {

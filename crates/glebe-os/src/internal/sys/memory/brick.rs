@@ -50,11 +50,24 @@ impl Brick {
     /// # Errors
     /// ENOSPC if the pool has no free page that nobody has reserved.
     pub fn fill(&self, nth: u64) -> Result<(), OsError> {
+        self.allocate(0, nth)
+    }
+
+    /// Frees a page. The brick keeps its length.
+    ///
+    /// # Errors
+    /// If the brick was cut, or the kernel lacks memory.
+    pub fn punch(&self, nth: u64) -> Result<(), OsError> {
+        self.allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, nth)
+    }
+
+    fn allocate(&self, mode: libc::c_int, nth: u64) -> Result<(), OsError> {
         let each = self.page.bytes().get();
         let (at, len) = ((nth * each) as i64, each as i64); // `set_len` accepted the sum
-                                                            // SAFETY: the descriptor is open.
-        let fill = || unsafe { libc::fallocate(self.file.as_raw_fd(), 0, at, len) };
-        call("fallocate", || self.len.to_string(), fill)
+        let subject = || format!("page {nth} of {}", self.len);
+        // SAFETY: the descriptor is open.
+        let allocate = || unsafe { libc::fallocate(self.file.as_raw_fd(), mode, at, len) };
+        call("fallocate", subject, allocate)
     }
 
     /// Frees the pages from the nth on. Touches of mappings then raise SIGBUS.

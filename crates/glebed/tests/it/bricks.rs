@@ -1,0 +1,82 @@
+//! Tests bricks of several pages: all other tests again, and the answers' frames.
+
+use glebe::contig::Contig;
+use glebe::units::Bytes;
+use glebe_lease::wire::Flags;
+use glebe_lease::LeaseError;
+use glebe_testing::process::run_again;
+use glebe_testing::time::wait_until;
+
+use super::running::{brick, settings, wish, Running, CONTIGUOUS, MIB, ONE_FILE, PATIENCE};
+
+#[test]
+fn all_of_leasing_works_in_bricks_of_two_pages() {
+    let all = ["bad_days::", "bricks::", "caches::", "growth::", "kills::", "leases::"];
+    run_again(&all, &["all_of_leasing"], (MIB, "4"));
+}
+
+#[test]
+fn all_of_leasing_works_in_bricks_of_sixteen_pages() {
+    let but = ["all_of_leasing", "more_files"];
+    run_again(&["bricks::", "caches::", "growth::", "leases::"], &but, (MIB, "32"));
+}
+
+#[test]
+fn a_lease_is_of_whole_bricks_with_a_frame_for_each_page() {
+    let Some(running) = Running::new(4, settings(1)) else { return };
+    let client = running.client();
+    assert_eq!(client.brick(), Bytes::new(brick()));
+    for flags in [Flags::default(), ONE_FILE] {
+        let files = if flags.one_file { 1 } else { 3 };
+        for round in 0..3 {
+            let lease =
+                client.lease(glebe_lease::Wish { bytes: 2 * brick() + 1, ..wish(3, flags) });
+            let lease = lease.unwrap();
+            assert_eq!((lease.len(), lease.files().len()), (Bytes::new(3 * brick()), files));
+            let runs = lease.runs();
+            let mut end = 0;
+            for run in &runs {
+                assert_eq!((run.offset.get(), run.len.get() % (2 << 20)), (end, 0), "{runs:?}");
+                end += run.len.get();
+            }
+            assert_eq!(end, 3 * brick(), "round {round}: {runs:?}");
+            let mut last = [1];
+            lease.read(Bytes::new(end - 1), &mut last).unwrap();
+            assert_eq!(last, [0]);
+            lease.write(Bytes::ZERO, &vec![7; lease.len().as_usize()]).unwrap();
+            drop(lease);
+            running.wait_until_all_is_back();
+        }
+    }
+    let refused = client.lease(wish(5, Flags::default())).unwrap_err().to_string();
+    let brick = Bytes::new(brick());
+    assert!(refused.contains(&format!("in bricks of {brick}")), "{refused}");
+}
+
+#[test]
+fn a_contiguous_lease_is_a_run_whatever_bricks_there_are() {
+    let mixed = Contig::options().in_order(false);
+    let Some(running) = Running::of(mixed, (8, 8), settings(4)) else { return };
+    let client = running.client();
+    let stock = format!("glebe_lease_stock_bytes {}\n", 4 * brick());
+    let is_filled = || client.stats().unwrap().contains(&stock);
+    wait_until("bricks are zeroed ahead", PATIENCE, is_filled);
+    for count in [1, 2] {
+        let one = || client.lease(wish(count, CONTIGUOUS)).ok();
+        let taken: Vec<_> = std::iter::from_fn(one).collect();
+        for lease in &taken {
+            assert_eq!(lease.runs().len(), 1, "{:?}", lease.runs());
+        }
+        println!("{} contiguous leases of {count} bricks", taken.len());
+        drop(taken);
+        running.wait_until_all_is_back();
+    }
+    let refused = client.lease(wish(9, CONTIGUOUS)).unwrap_err();
+    let LeaseError::Refused { limit, .. } = refused else { panic!("{refused}") };
+    assert_eq!(limit.get() % brick(), 0);
+    if limit > Bytes::ZERO {
+        assert_eq!(client.lease(wish(limit.get() / brick(), CONTIGUOUS)).unwrap().runs().len(), 1);
+        running.wait_until_all_is_back();
+    }
+    client.lease(wish(8, Flags::default())).unwrap();
+}
