@@ -108,8 +108,8 @@ def hit_ratio(stacks, clients, a_minute, seconds):
     case = f"hit_ratio_{a_minute}_recalls_a_minute" if a_minute else "hit_ratio"
     for kind in clients:
         say(case=case, who=kind, share=hits[kind] / asked)
-    say(case=f"{case}_lent", who=GLEBE, gib_hours=served.byte_seconds / 3600 / (1 << 30))
-    say(case=f"{case}_served", who=GLEBE, gib=hits[GLEBE] * BLOCK / (1 << 30))
+    say(case=f"{case}_lent", who=GLEBE, **{"GiB-hours": served.byte_seconds / 3600 / (1 << 30)})
+    say(case=f"{case}_served", who=GLEBE, GiB=hits[GLEBE] * BLOCK / (1 << 30))
 
 
 class Lent:

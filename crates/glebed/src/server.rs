@@ -97,6 +97,8 @@ pub(crate) struct Server {
     ended: Sender<Vec<ClosedBlock>>,
     grower: Sender<Task>,
     made: (Sender<Done>, Receiver<Done>),
+    /// Bytes of revocable leases that another thread takes now. They can be recalled soon.
+    soon_revocable: u64,
     /// Requests that wait for memory of caches.
     coming: usize,
     poll: OwnedFd,
@@ -149,6 +151,7 @@ impl Server {
             ended,
             grower,
             made: std::sync::mpsc::channel(),
+            soon_revocable: 0,
             coming: 0,
             poll,
             listener,

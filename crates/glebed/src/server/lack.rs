@@ -13,7 +13,7 @@ use crate::growth::Task;
 use crate::stats::Counter;
 
 impl Server {
-    /// A revocable request neither adds memory nor recalls leases: it takes idle memory alone.
+    /// A revocable request neither adds memory nor recalls leases: it only takes idle memory.
     pub(super) fn refusal(
         &mut self,
         pages: Pages,
@@ -34,7 +34,9 @@ impl Server {
             let text = "memory is being added".to_owned();
             return Refusal { errno: Errno::AGAIN, limit: longest, text };
         }
-        if is_for_lack && is_coming || may_press && missing > 0 && self.ask_back(missing) {
+        let is_taken =
+            may_press && missing > 0 && (self.ask_back(missing) || self.soon_revocable > 0);
+        if is_for_lack && is_coming || is_taken {
             let notice = self.settings.notice.as_millis();
             let text = format!("memory is being taken back, within {notice} ms or a little more");
             return Refusal { errno: Errno::AGAIN, limit: longest, text };

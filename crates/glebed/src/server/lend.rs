@@ -297,6 +297,7 @@ impl Server {
             Refusal { errno: Errno::AGAIN, limit: 0, text }
         })?;
         conn.under_way += 1;
+        self.soon_revocable += if wish.flags.revocable { bytes } else { 0 };
         self.kept.making.fetch_add(bytes, Ordering::AcqRel);
         Ok(())
     }
@@ -305,6 +306,7 @@ impl Server {
         let Made { conn: key, uid, serial, call, wish, bytes, blocks } = made;
         let is_there = self.conns.get(key).is_some_and(|conn| conn.serial == serial);
         self.kept.making.fetch_sub(bytes, Ordering::AcqRel);
+        self.soon_revocable -= if wish.flags.revocable { bytes } else { 0 };
         let blocks = blocks.map_err(|error| format!("the memory could not be taken: {error}"));
         let blocks = match blocks {
             Ok(blocks) if wish.flags.one_file && !self.is_as_wished(&blocks, &wish) => {
