@@ -35,6 +35,9 @@ pub struct Settings {
     pub rest: Duration,
     /// Time between requests that the daemon refuses, and between looks at the master.
     pub every: Duration,
+    /// Longest wait for the agent's next answer during a recall, then it is killed. A notice of the
+    /// daemon less than twice as long shortens it.
+    pub patience: Duration,
     /// Socket for status.
     pub status: Option<PathBuf>,
     /// Print the agent's own log.
@@ -146,6 +149,7 @@ mod tests {
             daemon: "leases".into(),
             rest: Duration::from_secs(15),
             every: Duration::from_secs(5),
+            patience: Duration::from_millis(20),
             status: None,
             is_verbose: false,
         }
