@@ -54,6 +54,9 @@ pub struct LendArgs {
     /// 10 s if not set
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "15")]
     rest: Duration,
+    /// Longest rest, if recalls are frequent
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600")]
+    rest_max: Duration,
     /// Time between requests that the server refuses, and between looks at the master
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
     every: Duration,
@@ -143,6 +146,7 @@ fn settings(args: &LendArgs) -> Result<Settings, LendError> {
         python: python.clone(),
         daemon: args.socket.clone().unwrap_or_else(socket_path),
         rest: *rest,
+        rest_max: args.rest_max,
         every: *every,
         patience: Duration::from_millis(args.patience),
         status: args.control.clone(),

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 
-use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
+use rustix::process::{pidfd_open, pidfd_send_signal, setpriority_pgrp, Pid, PidfdFlags, Signal};
 
 use crate::line::{Answer, Lines};
 use crate::settings::{LendError, Settings};
@@ -104,6 +104,9 @@ impl Agent {
     }
 
     pub(crate) fn kill(&self) {
+        // On a busy machine, the exits of its many threads would wait for a turn each. Only a
+        // privileged lender may do this.
+        let _ = setpriority_pgrp(Some(Pid::from_child(&self.child)), -20);
         // It fails only if the agent has ended already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }

@@ -2,12 +2,11 @@
 //!
 //! A segment costs the daemon's zeroing, the mount, and the writers' refill. It pays if it was lent
 //! for [`PAYS`] times as long, so that at most 1 % of the time is cost. A recall sooner than that
-//! doubles the next rest, up to [`REST_MAX`]. A lending that paid halves it, down to the least
+//! doubles the next rest, up to the longest one. A lending that paid halves it, down to the least
 //! rest.
 //!
 //! The refill counts as 1 s for each GiB, so a segment of 256 MiB pays after about half a minute.
-//! If recalls always come at once, it is filled every 10 minutes at most, which costs 0.05 % of the
-//! time.
+//! If recalls always come at once and the longest rest is 10 minutes, it costs 0.05 % of the time.
 
 use std::time::Duration;
 
@@ -15,8 +14,6 @@ use glebe_os::units::Bytes;
 
 /// A segment pays if it was lent for this many times its cost.
 const PAYS: u32 = 100;
-/// Longest rest.
-pub(crate) const REST_MAX: Duration = Duration::from_secs(600);
 /// Writers' rate in the cost of a refill: bytes in a second.
 const REFILL: f64 = (1_u64 << 30) as f64;
 
@@ -24,6 +21,7 @@ const REFILL: f64 = (1_u64 << 30) as f64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     least: Duration,
+    most: Duration,
     rest: Duration,
 }
 
@@ -35,16 +33,16 @@ pub(crate) fn pays_after(segment: Bytes, given: Duration) -> Duration {
 }
 
 impl Backoff {
-    /// The segment never rests less than `least`.
+    /// The segment rests from `least` to `most`.
     #[must_use]
-    pub fn new(least: Duration) -> Self {
-        Self { least, rest: least }
+    pub fn new(least: Duration, most: Duration) -> Self {
+        Self { least, most, rest: least }
     }
 
     /// Returns how long the segment rests. It was lent for `lent`, and pays after `pays`.
     pub fn recalled(&mut self, lent: Duration, pays: Duration) -> Duration {
         self.rest = if lent < pays {
-            self.rest.saturating_mul(2).min(REST_MAX).max(self.least)
+            self.rest.saturating_mul(2).min(self.most)
         } else {
             (self.rest / 2).max(self.least)
         };
@@ -68,7 +66,7 @@ mod tests {
 
     #[test]
     fn early_recalls_double_the_rest_and_long_lendings_halve_it() {
-        let mut backoff = Backoff::new(seconds(15));
+        let mut backoff = Backoff::new(seconds(15), seconds(600));
         let pays = seconds(30);
         assert_eq!(backoff.recalled(seconds(30), pays), seconds(15), "it paid");
         let rests: Vec<u64> =
@@ -78,13 +76,6 @@ mod tests {
             (0..7).map(|_| backoff.recalled(seconds(31), pays).as_secs()).collect();
         assert_eq!(rests, [300, 150, 75, 37, 18, 15, 15]);
         assert_eq!(backoff.least(), seconds(15));
-    }
-
-    #[test]
-    fn a_least_rest_beyond_the_longest_stays() {
-        let mut backoff = Backoff::new(seconds(900));
-        assert_eq!(backoff.recalled(seconds(0), seconds(1)), seconds(900));
-        assert_eq!(backoff.recalled(seconds(2), seconds(1)), seconds(900));
     }
 
     #[test]

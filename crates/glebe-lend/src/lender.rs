@@ -88,7 +88,9 @@ impl Lender {
         let shown = Arc::new(Shown::new());
         let bound = settings.status.as_deref().map(|path| serve(path, &shown)).transpose()?;
         let segments = settings.segments();
-        let slots = (0..segments).map(|_| Slot::new(Backoff::new(settings.rest))).collect();
+        let slots = (0..segments)
+            .map(|_| Slot::new(Backoff::new(settings.rest, settings.rest_max)))
+            .collect();
         let now = Now {
             wanted: segments * settings.segment.get(),
             segment: settings.segment.get(),

@@ -51,7 +51,7 @@ pub fn lend(scratch: &Path, port: u16, more: &[&str]) -> Command {
     let at = |name: &str| scratch.join(name).to_string_lossy().into_owned();
     let mut command = glebe();
     command.args(["lend", "--mooncake", &format!("127.0.0.1:{port}"), "--share", "35M"]);
-    command.args(["--segment", "8M", "--rest", "0.5", "--every", "0.2"]);
+    command.args(["--segment", "8M", "--rest", "0.5", "--rest-max", "2", "--every", "0.2"]);
     command.args(["--socket", &at("leases"), "--control", &at("control")]);
     command.args(more);
     command.env("PYTHONPATH", DOUBLE).env("PYTHONDONTWRITEBYTECODE", "1").env("DOUBLE", scratch);
