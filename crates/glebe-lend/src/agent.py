@@ -92,9 +92,13 @@ segments = {}
 
 def mount(number, path, length):
     file = os.stat(path)
-    answer = store.mount_segment(path, int(length), 0, protocol, "")
-    ids = list(answer.get("segment_ids", []))
-    ranges = mapped(file)
+    try:
+        answer = store.mount_segment(path, int(length), 0, protocol, "")
+        ids = list(answer.get("segment_ids", []))
+        ranges = mapped(file)
+    except Exception as error:
+        # Nobody knows what is mounted.
+        return say(number, "error", "mapped", f"mount_segment: {type(error).__name__}: {error}")
     if answer["ret"] == 0 and ids and ranges:
         segments[ids[0]] = ids, ranges
         say(number, "ok", ids[0])

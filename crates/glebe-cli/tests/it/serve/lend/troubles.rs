@@ -101,12 +101,19 @@ fn a_killed_lender_leaves_nothing() {
     let Some((mut lending, _master)) = Lending::started() else { return };
     let agent = lending.status().expect("a lender").agent();
     assert!(lives(agent));
+    // A hung agent does not see the end of its standard input.
+    lending.mode("hang");
+    let leases = lending.at("leases");
+    let args = ["lease", "--socket", &leases, "--wait", "60", "24M", "--", "true"];
+    let mut waiting = glebe().args(args).spawn().expect("glebe starts");
+    lending.wait("the agent hangs", |it| it.0.to_string().contains("is being unmounted"));
     let _ = lending.lender.kill();
     let _ = lending.ended();
     glebe_testing::time::wait_until("the agent's end", super::lending::PATIENCE, || !lives(agent));
     glebe_testing::time::wait_until("its leases' end", super::lending::PATIENCE, || {
         lending.leases().is_empty()
     });
+    assert!(waiting.wait().expect("a child").success());
     lending.leased("54M", "true");
 }
 
@@ -158,7 +165,9 @@ fn a_package_that_cannot_be_imported_is_told() {
         let dir = scratch.path().join("mooncake");
         fs::create_dir_all(&dir).expect("a folder");
         fs::write(dir.join("__init__.py"), "").expect("written");
-        text.map(|text| fs::write(dir.join("store.py"), text).expect("written"));
+        if let Some(text) = text {
+            fs::write(dir.join("store.py"), text).expect("written");
+        }
         let mut command = glebe();
         command.args(["lend", "--mooncake", "127.0.0.1:1", "--share", "1G"]);
         let output = command.env("PYTHONPATH", scratch.path()).output().expect("glebe starts");
