@@ -10,7 +10,7 @@ from stack import GLEBE, Stack
 
 MIB = 16
 # Seconds between two recalls of a host. It lends again meanwhile.
-PERIOD = 3.0
+PERIOD = 4.0
 
 
 def say(**what):

@@ -19,7 +19,7 @@ from stack import GLEBE, STOCK, Stack, eventually
 # A link of 4 Gbit/s and 0.1 ms.
 RATE, DELAY = 4e9 / 8, 1e-4
 # Seconds that the masters let a reader use what it looked up.
-LEASE_TTL = 1.0
+LEASE_TTL = 2.0
 SEGMENT_MIB = 256
 BATCHES = {"64k": (1 << 16, 32), "1m": (1 << 20, 8)}
 READ_KEYS, READ_BYTES = 4000, 4096

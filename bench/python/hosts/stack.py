@@ -13,7 +13,9 @@ from net import die_with_parent
 
 HERE = Path(__file__).parent
 MASTER = Path(sys.executable).with_name("mooncake_master")
-PATIENCE = 10
+PATIENCE = 60
+# Seconds until a master forgets a silent host; its default is 10.
+CLIENT_TTL = 5
 GLEBE, STOCK = "glebe", "shared memory"
 # A reserve has room for the segment and a little more.
 ROOM_MIB = 24
@@ -69,7 +71,7 @@ class Stack:
         self.address = f"{hosts[0].address}:{self.rpc}"
         self.master = hosts[0].start(
             MASTER, "--rpc_port", self.rpc, "--metrics_port", self.metrics,
-            "--default_kv_lease_ttl", round(lease_ttl * 1000),
+            "--default_kv_lease_ttl", round(lease_ttl * 1000), "--client_ttl", CLIENT_TTL,
             stdout=self.log, stderr=self.log,
         )
         self.lease_ttl = lease_ttl
@@ -101,7 +103,7 @@ class Stack:
         lender = host.start(
             glebe, "lend", "--mooncake", self.address, "--share", f"{self.mib}M", "--segment",
             f"{self.mib}M", "--host", host.address, "--socket", socket, "--python", sys.executable,
-            "--control", self.where / f"lend-{nth}", "--rest", self.lease_ttl + 0.2, "--rest-max", 1, "--every", "0.2",
+            "--control", self.where / f"lend-{nth}", "--rest", self.lease_ttl + 0.2, "--rest-max", self.lease_ttl + 0.2, "--every", "0.2",
             stdout=self.log, stderr=self.log,
         )
         self.lending.append((lender, daemon))

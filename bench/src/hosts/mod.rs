@@ -34,7 +34,7 @@ const RATIOS: [(&str, &str, &str); 2] =
 const NOTES: [&str; 5] = [
     "Three network namespaces; a relay in user space gives each link 4 Gbit/s and 0.1 ms. Each \
      host has a daemon that lends one segment of 256 MiB. The masters let a reader use an address \
-     for 1 s.",
+     for 2 s, and forget a silent host after 5 s.",
     "`shared memory`: the same number of segments in ordinary shared memory, all pages touched, \
      of another master. Both stores get the same puts and gets in turn.",
     "`recall_256m`: a first-class client asks the daemon until the memory is promised to it; no \

@@ -5,30 +5,27 @@ use std::path::Path;
 use std::time::Duration;
 
 use glebe::units::Bytes;
-use glebe_lease::{Client, LeaseError, Wish};
+use glebe_lease::{Client, Lease, LeaseError, Wish};
 use rustix::io::Errno;
 
 use crate::clock::timed;
-use crate::Outcome;
+use crate::{clock, Outcome};
 
 /// Pause between two requests while memory is being taken back.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// In a child: for each line with MiB and seconds, has the memory promised, leases it and holds it.
-/// Prints the microseconds until the promise and until the lease.
+/// In a child: for each line with MiB and seconds, leases so much and holds it. Prints the
+/// microseconds until the lender's lease has ended, and until this one begins.
 pub(crate) fn recall(path: &Path, out: &mut dyn Write) -> Outcome {
     let client = Client::connect_to(path, "first-class")?.patience(Duration::ZERO);
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let (mib, seconds) = line.split_once(' ').ok_or("MiB and seconds")?;
         let wish = Wish { bytes: Bytes::mib(mib.parse()?).get(), ..Wish::default() };
-        let (lease, took) = timed(|| {
-            let (promise, took) = timed(|| again(|| client.promise(wish)));
-            let lease = promise?.take()?;
-            Ok::<_, LeaseError>((lease, took.wall_us))
-        });
-        let (lease, promised) = lease?;
-        writeln!(out, r#"{{"":{promised},"_lease":{}}}"#, took.wall_us)?;
+        let mut ended = 0.0;
+        let (lease, took) = timed(|| leased(&client, wish, &mut ended));
+        let lease = lease?;
+        writeln!(out, r#"{{"":{ended},"_lease":{}}}"#, took.wall_us)?;
         out.flush()?;
         std::thread::sleep(Duration::from_secs_f64(seconds.parse()?));
         drop(lease);
@@ -36,14 +33,19 @@ pub(crate) fn recall(path: &Path, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Asks until the memory is no longer on its way.
-fn again<T>(ask: impl Fn() -> Result<T, LeaseError>) -> Result<T, LeaseError> {
+/// Asks until the memory is there. `ended` gets the microseconds until no other lease is listed.
+fn leased(client: &Client, wish: Wish, ended: &mut f64) -> Result<Lease, LeaseError> {
+    let begin = clock::wall();
+    let mut is_listed = true;
     loop {
-        match ask() {
-            Err(LeaseError::Refused { errno, .. }) if errno == Errno::AGAIN.raw_os_error() => {
-                std::thread::sleep(PAUSE);
-            }
+        match client.lease(wish) {
+            Err(LeaseError::Refused { errno, .. }) if errno == Errno::AGAIN.raw_os_error() => {}
             answer => return answer,
         }
+        if is_listed && client.list()?.is_empty() {
+            is_listed = false;
+            *ended = clock::micros(clock::wall() - begin);
+        }
+        std::thread::sleep(PAUSE);
     }
 }

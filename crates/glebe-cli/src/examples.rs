@@ -42,6 +42,17 @@ fn examples_of_serve(page: &str) -> &'static [Entry] {
             ),
             ("glebe lease --contiguous 64M -- ./dma", "In one physical run."),
         ],
+        "glebe-lend" => &[
+            (
+                "glebe lend --mooncake master:50051 --share 8G",
+                "Up to 8 GiB of idle memory, in segments of 256 MiB.",
+            ),
+            ("glebe lend status", "What is lent now, and what was taken back."),
+        ],
+        "glebe-lend-status" => &[
+            ("glebe lend status --openmetrics", "For Prometheus."),
+            ("glebe lend status --json | jq .statistics.recall_p99_ns", "Recalls: 99 of 100."),
+        ],
         "glebe-leases" => &[
             ("glebe leases --watch", "Who holds what, every two seconds."),
             ("glebe leases --json | jq 'map(select(.cache|not).bytes) | add'", "All leased bytes."),
@@ -137,7 +148,8 @@ pub(crate) fn examples(page: &str) -> &'static [Entry] {
             "glebe completions bash > ~/.local/share/bash-completion/completions/glebe",
             "For bash, from the next shell on.",
         )],
-        "glebe-serve" | "glebe-recall" | "glebe-lease" | "glebe-leases" => examples_of_serve(page),
+        "glebe-serve" | "glebe-recall" | "glebe-lease" | "glebe-leases" | "glebe-lend"
+        | "glebe-lend-status" => examples_of_serve(page),
         "glebe-run" => RUN,
         "glebe-reclaim" => RECLAIM,
         _ => examples_of_bank(page),

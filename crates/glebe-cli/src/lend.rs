@@ -54,12 +54,17 @@ pub struct LendArgs {
     /// 10 s if not set
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "15")]
     rest: Duration,
-    /// Longest rest; each recall that comes too soon doubles the rest up to this
+    /// Longest rest, if recalls are frequent
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600")]
     rest_max: Duration,
     /// Time between requests that the server refuses, and between looks at the master
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
     every: Duration,
+    /// Longest wait in milliseconds for the helper's answer when the server wants memory back; then
+    /// the helper is killed. It also ends after half of the server's --lease-notice
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    patience: u64,
     /// Socket of the server; the default is $GLEBE_LEASES, else the usual one
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
@@ -143,6 +148,7 @@ fn settings(args: &LendArgs) -> Result<Settings, LendError> {
         rest: *rest,
         rest_max: args.rest_max,
         every: *every,
+        patience: Duration::from_millis(args.patience),
         status: args.control.clone(),
         is_verbose: args.verbose,
     };
@@ -214,7 +220,7 @@ fn write_table(shown: &Value, out: &mut dyn Write) -> Outcome {
     let (killed, died) = (number("killed"), number("died"));
     writeln!(out, "helper    {killed} times killed, {died} times ended by itself")?;
     let last = ms(shown["last_unmount_ns"].as_u64().unwrap_or_default());
-    let (max, back) = (ms(number("unmount_ns_max_ns")), ms(number("recall_ns_max_ns")));
+    let (max, back) = (ms(number("unmount_max_ns")), ms(number("recall_max_ns")));
     writeln!(out, "unmount   {last:.1} ms, at most {max:.1} ms; a whole recall {back:.1} ms")?;
     writeln!(out, "\n{:>7}  STATE", "SEGMENT")?;
     for (nth, state) in shown["segments"].as_array().into_iter().flatten().enumerate() {

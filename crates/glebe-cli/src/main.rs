@@ -135,15 +135,17 @@ enum Command {
     /// the memory.
     ///
     /// A segment that was taken back rests for --rest. If recalls come sooner than the segment
-    /// pays, each of them doubles the rest, up to 10 minutes. A lending that pays halves it. A
+    /// pays, each of them doubles the rest, up to --rest-max. A lending that pays halves it. A
     /// segment pays if it was lent for 100 times as long as its lease, its mount and its refill at
     /// 1 GiB/s take: about half a minute for 256 MiB.
     ///
     /// The command runs in the foreground. SIGTERM and SIGINT unmount all segments and end it.
     /// Standard error has one line for each event.
     ///
-    /// Mooncake's transport has no authentication and no encryption: anyone who reaches this host's
-    /// ports can read and write the segments. Use it in a network of trusted hosts alone.
+    /// Mooncake's transport has no authentication and no encryption. Whoever reaches this host's
+    /// ports can read and write the segments, and may gain control of the helper process. Use the
+    /// command between hosts that trust each other, and not as root but as a user of the group
+    /// `glebe`.
     #[cfg(feature = "serve")]
     Lend(lend::LendArgs),
     /// When memory is short, purge volatile memory that processes share

@@ -17,7 +17,7 @@ import importlib.metadata
 import os
 import sys
 
-PR_SET_PDEATHSIG, SIGKILL = 1, 9
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, SIGKILL = 1, 38, 9
 PROT_NONE, MAP_PRIVATE, MAP_ANONYMOUS = 0, 0x2, 0x20
 MAP_NORESERVE, MAP_FIXED_NOREPLACE = 0x4000, 0x100000
 BUFFER = 1 << 20  # for gets and puts of this process, which makes none
@@ -28,6 +28,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
 libc.prctl(PR_SET_PDEATHSIG, SIGKILL)
+libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 if os.getppid() != int(parent):
     sys.exit(1)  # the lender has ended already
 
@@ -91,9 +92,13 @@ segments = {}
 
 def mount(number, path, length):
     file = os.stat(path)
-    answer = store.mount_segment(path, int(length), 0, protocol, "")
-    ids = list(answer.get("segment_ids", []))
-    ranges = mapped(file)
+    try:
+        answer = store.mount_segment(path, int(length), 0, protocol, "")
+        ids = list(answer.get("segment_ids", []))
+        ranges = mapped(file)
+    except Exception as error:
+        # Nobody knows what is mounted.
+        return say(number, "error", "mapped", f"mount_segment: {type(error).__name__}: {error}")
     if answer["ret"] == 0 and ids and ranges:
         segments[ids[0]] = ids, ranges
         say(number, "ok", ids[0])

@@ -4,16 +4,13 @@
 //! the lender: the kernel kills it, and its standard input ends. The parent's end is that of the
 //! thread that started the agent.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 
-use glebe_os::internal::sync::{lock, Mutex};
-use glebe_os::internal::sys::processes::thread;
-use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
+use rustix::process::{pidfd_open, pidfd_send_signal, setpriority_pgrp, Pid, PidfdFlags, Signal};
 
 use crate::line::{Answer, Lines};
 use crate::settings::{LendError, Settings};
@@ -21,8 +18,10 @@ use crate::settings::{LendError, Settings};
 const SCRIPT: &str = include_str!("agent.py");
 /// Reads the script, whose length is the first argument, from standard input.
 const START: &str = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))";
-/// Longest answer.
-const LINE_MAX: usize = 1 << 16;
+/// Most bytes of lines at once.
+const LINES_MAX: usize = 1 << 16;
+/// Most characters of a line of the log that are shown.
+const SHOWN: usize = 400;
 
 #[derive(Debug)]
 pub(crate) struct Agent {
@@ -33,8 +32,11 @@ pub(crate) struct Agent {
     stdout: ChildStdout,
     lines: Lines,
     last: u64,
-    /// The latest error in the package's own log.
-    error: Arc<Mutex<String>>,
+    /// The package's own log, and the latest error in it.
+    stderr: ChildStderr,
+    log: Lines,
+    error: String,
+    is_verbose: bool,
 }
 
 impl Agent {
@@ -71,13 +73,13 @@ impl Agent {
             let _ = child.wait();
             return Err(io::Error::from(ErrorKind::Unsupported).into());
         };
-        let (error, is_verbose) = (Arc::<Mutex<String>>::default(), settings.is_verbose);
-        let shared = Arc::clone(&error);
+        for pipe in [stdout.as_fd(), stderr.as_fd()] {
+            rustix::io::ioctl_fionbio(pipe, true).map_err(io::Error::from)?;
+        }
+        let (lines, log) = (Lines::default(), Lines::default());
+        let (error, is_verbose) = (String::new(), settings.is_verbose);
         let mut agent =
-            Self { child, pidfd, stdin, stdout, lines: Lines::default(), last: 0, error };
-        let told = thread::start("glebe-lend-log", move || read_log(stderr, &shared, is_verbose));
-        rustix::io::ioctl_fionbio(&agent.stdout, true).map_err(io::Error::from)?;
-        told?;
+            Self { child, pidfd, stdin, stdout, lines, last: 0, stderr, log, error, is_verbose };
         // An agent that ends at once is noticed by its pidfd.
         let _ = agent.stdin.write_all(SCRIPT.as_bytes());
         Ok(agent)
@@ -93,14 +95,7 @@ impl Agent {
 
     /// Returns the answers that are there.
     pub(crate) fn answers(&mut self) -> Vec<Answer> {
-        let mut bytes = [0; 4096];
-        while self.lines.pending() < LINE_MAX {
-            match self.stdout.read(&mut bytes) {
-                Ok(len @ 1..) => self.lines.push(&bytes[..len]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Ok(_) | Err(_) => break,
-            }
-        }
+        read(&mut self.stdout, &mut self.lines);
         std::iter::from_fn(|| self.lines.next()).filter_map(|line| Answer::parse(&line)).collect()
     }
 
@@ -109,6 +104,9 @@ impl Agent {
     }
 
     pub(crate) fn kill(&self) {
+        // On a busy machine, the exits of its many threads would wait for a turn each. Only a
+        // privileged lender may do this.
+        let _ = setpriority_pgrp(Some(Pid::from_child(&self.child)), -20);
         // It fails only if the agent has ended already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
@@ -121,17 +119,31 @@ impl Agent {
         }
     }
 
-    /// Returns the latest error in the package's log; empty if there is none.
+    /// Reads the log. What the package logged before an answer is there with the answer.
+    pub(crate) fn read_log(&mut self) {
+        read(&mut self.stderr, &mut self.log);
+        while let Some(line) = self.log.next() {
+            let shown: String = line.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+            if self.is_verbose {
+                let _ = writeln!(io::stderr(), "mooncake: {shown}");
+            }
+            if let Some(text) = error_in(&shown) {
+                text.clone_into(&mut self.error);
+            }
+        }
+    }
+
+    /// Returns the latest error in the log, in brackets; empty if there is none.
     pub(crate) fn error(&self) -> String {
-        lock(&self.error).clone()
+        match self.error.as_str() {
+            "" => String::new(),
+            error => format!(" ({error})"),
+        }
     }
 
-    pub(crate) fn end(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    pub(crate) fn output(&self) -> BorrowedFd<'_> {
-        self.stdout.as_fd()
+    /// Returns what to wait for: the end, answers, the log.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.pidfd.as_fd(), self.stdout.as_fd(), self.stderr.as_fd()]
     }
 }
 
@@ -142,18 +154,17 @@ impl Drop for Agent {
     }
 }
 
-/// Keeps the latest error of the log: a line of glog that begins with E or F, or the last line.
-fn read_log(stderr: ChildStderr, error: &Mutex<String>, is_verbose: bool) {
-    for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
-        let line = String::from_utf8_lossy(&line);
-        let shown: String = line.chars().filter(|c| !c.is_control()).take(400).collect();
-        if is_verbose {
-            let _ = writeln!(io::stderr(), "mooncake: {shown}");
-        }
-        if let Some(text) = error_in(&shown) {
-            *lock(error) = text.to_owned();
+/// Reads what is there. The rest of a line beyond the limit becomes a line of its own.
+fn read(pipe: &mut impl Read, lines: &mut Lines) {
+    let mut bytes = [0; 4096];
+    while lines.pending() < LINES_MAX {
+        match pipe.read(&mut bytes) {
+            Ok(len @ 1..) => lines.push(&bytes[..len]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Ok(_) | Err(_) => return,
         }
     }
+    lines.push(b"\n");
 }
 
 /// Returns the text of an error in glog's format, `E1129 22:29:45.591226 21039 file.cpp:370] text`.

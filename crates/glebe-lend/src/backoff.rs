@@ -2,12 +2,11 @@
 //!
 //! A segment costs the daemon's zeroing, the mount, and the writers' refill. It pays if it was lent
 //! for [`PAYS`] times as long, so that at most 1 % of the time is cost. A recall sooner than that
-//! doubles the next rest, up to [`Settings::rest_max`](crate::Settings::rest_max). A lending that paid halves it, down to the least
+//! doubles the next rest, up to the longest one. A lending that paid halves it, down to the least
 //! rest.
 //!
 //! The refill counts as 1 s for each GiB, so a segment of 256 MiB pays after about half a minute.
-//! If recalls always come at once, it is filled every 10 minutes at most, which costs 0.05 % of the
-//! time.
+//! If recalls always come at once and the longest rest is 10 minutes, it costs 0.05 % of the time.
 
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ pub(crate) fn pays_after(segment: Bytes, given: Duration) -> Duration {
 }
 
 impl Backoff {
-    /// The segment never rests less than `least`, and never more than `most`, if that is longer.
+    /// The segment rests from `least` to `most`.
     #[must_use]
     pub fn new(least: Duration, most: Duration) -> Self {
         Self { least, most, rest: least }
@@ -43,7 +42,7 @@ impl Backoff {
     /// Returns how long the segment rests. It was lent for `lent`, and pays after `pays`.
     pub fn recalled(&mut self, lent: Duration, pays: Duration) -> Duration {
         self.rest = if lent < pays {
-            self.rest.saturating_mul(2).min(self.most).max(self.least)
+            self.rest.saturating_mul(2).min(self.most)
         } else {
             (self.rest / 2).max(self.least)
         };
@@ -77,13 +76,6 @@ mod tests {
             (0..7).map(|_| backoff.recalled(seconds(31), pays).as_secs()).collect();
         assert_eq!(rests, [300, 150, 75, 37, 18, 15, 15]);
         assert_eq!(backoff.least(), seconds(15));
-    }
-
-    #[test]
-    fn a_least_rest_beyond_the_longest_stays() {
-        let mut backoff = Backoff::new(seconds(900), seconds(600));
-        assert_eq!(backoff.recalled(seconds(0), seconds(1)), seconds(900));
-        assert_eq!(backoff.recalled(seconds(2), seconds(1)), seconds(900));
     }
 
     #[test]

@@ -66,6 +66,9 @@ pub struct Lender {
     now: Now,
 }
 
+/// Descriptors before those of slots.
+const FIXED: usize = 5;
+
 /// Descriptors that are readable.
 #[derive(Debug, Default)]
 struct Readable {
@@ -161,8 +164,8 @@ impl Lender {
         // An agent that is missing, and a stop that was seen, have the event's place.
         let wake = self.wake.as_fd();
         let stop_fd = if self.is_stopping { wake } else { stop };
-        let (output, end) = agent.map_or((wake, wake), |agent| (agent.output(), agent.end()));
-        let mut fds: Vec<PollFd<'_>> = [wake, stop_fd, output, end]
+        let [end, output, log] = agent.map_or([wake; 3], Agent::descriptors);
+        let mut fds: Vec<PollFd<'_>> = [wake, stop_fd, end, output, log]
             .into_iter()
             .chain(clients.map(|held| held.client.as_fd()))
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
@@ -176,11 +179,11 @@ impl Lender {
         let is = |at: usize| !fds[at].revents().is_empty();
         Ok(Readable {
             stop: !self.is_stopping && is(1),
-            end: agent.is_some() && is(3),
+            end: agent.is_some() && is(2),
             slots: waits
                 .iter()
                 .enumerate()
-                .filter(|(nth, _)| is(4 + nth))
+                .filter(|(nth, _)| is(FIXED + nth))
                 .map(|it| *it.1)
                 .collect(),
         })

@@ -33,10 +33,13 @@ pub struct Settings {
     pub daemon: PathBuf,
     /// Least rest of memory that was taken back.
     pub rest: Duration,
-    /// Longest rest, after recalls that came too soon.
+    /// Longest rest, if recalls are frequent.
     pub rest_max: Duration,
     /// Time between requests that the daemon refuses, and between looks at the master.
     pub every: Duration,
+    /// Longest wait for the agent's next answer during a recall, then it is killed. A notice of the
+    /// daemon less than twice as long shortens it.
+    pub patience: Duration,
     /// Socket for status.
     pub status: Option<PathBuf>,
     /// Print the agent's own log.
@@ -122,6 +125,12 @@ impl Settings {
             Some((host, Ok(1..))) if !host.is_empty() => {}
             _ => return wrong(format!("{master:?} is no master: give HOST:PORT")),
         }
+        let Self { rest, rest_max, .. } = self;
+        if rest_max < rest {
+            return wrong(format!(
+                "a longest rest of {rest_max:?}, less than the least one of {rest:?}"
+            ));
+        }
         // The agent's protocol has one line for each command, with blanks between words.
         for (name, text) in [("metadata", &self.metadata), ("protocol", &self.protocol)] {
             if text.is_empty() || text.contains(char::is_whitespace) {
@@ -149,6 +158,7 @@ mod tests {
             rest: Duration::from_secs(15),
             rest_max: Duration::from_secs(600),
             every: Duration::from_secs(5),
+            patience: Duration::from_millis(20),
             status: None,
             is_verbose: false,
         }
@@ -172,6 +182,8 @@ mod tests {
         let told = said(|it| it.segment = Bytes::mib(2));
         assert!(told.contains("4096 segments of 2 MiB; at most 128"), "{told}");
         assert!(told.ends_with("at least 64 MiB"), "{told}");
+        let told = said(|it| it.rest_max = Duration::from_secs(14));
+        assert_eq!(told, "a longest rest of 14s, less than the least one of 15s");
         for wrong in ["store", ":50051", "store:0", "store:70000", "store:"] {
             let settings = Settings { master: wrong.to_owned(), ..settings() };
             assert!(settings.check().unwrap_err().to_string().contains(wrong), "{wrong}");

@@ -52,6 +52,11 @@ const LEASES: Entry = (
      $XDG_RUNTIME_DIR.",
 );
 
+const LENDER: Entry = (
+    "PID.lend",
+    "Beside the sockets of statistics: the socket for `glebe lend status`, for its user alone.",
+);
+
 const LIBRARY: Entry = (
     "libglebe_malloc.so",
     "The allocator: beside the command, or from there in ../lib, ../lib/ARCH-linux-gnu, ../lib64.",
@@ -70,6 +75,7 @@ fn files(page: &str) -> &'static [Entry] {
         "glebe-serve" => &[SERVED, CONTROL, LEASES],
         "glebe-recall" => &[SERVED, CONTROL],
         "glebe-lease" | "glebe-leases" => &[LEASES],
+        "glebe-lend" | "glebe-lend-status" => &[LEASES, SERVED, LENDER],
         "glebe-run" => &[LIBRARY],
         "glebe-probe" => &[POOLS],
         "glebe-reclaim" => &[GROUP, STALLS],
@@ -86,6 +92,7 @@ fn others(page: &str) -> &'static [&'static str] {
         "glebe-run" => &["ld.so(8)", "malloc(3)", "execve(2)", "madvise(2)"],
         "glebe-serve" => &["memcached(1)", "systemd.socket(5)"],
         "glebe-lease" | "glebe-leases" => &["mmap(2)", "unix(7)"],
+        "glebe-lend" | "glebe-lend-status" => &["python3(1)", "unix(7)"],
         "glebe-reclaim" => &["memfd_create(2)", "cgroups(7)", "systemd.service(5)"],
         _ => &[],
     }

@@ -97,10 +97,16 @@ impl Lender {
 
     /// Takes the agent's answers that are there.
     pub(super) fn take_answers(&mut self) {
-        let answers = match &mut self.helper {
-            Helper::Starting(agent, _) | Helper::Ready(agent) => agent.answers(),
-            Helper::None | Helper::Dying(_) => return,
+        let (Helper::Starting(agent, _) | Helper::Ready(agent) | Helper::Dying(agent)) =
+            &mut self.helper
+        else {
+            return;
         };
+        let answers = agent.answers();
+        agent.read_log();
+        if matches!(self.helper, Helper::Dying(_)) {
+            return;
+        }
         for answer in answers {
             self.heard = Instant::now();
             match answer {
@@ -135,7 +141,6 @@ impl Lender {
     fn not_set_up(&mut self, refused: &Refused) {
         self.count(Counter::NotSetUp);
         let log = self.agent().map(Agent::error).unwrap_or_default();
-        let log = if log.is_empty() { log } else { format!(" ({log})") };
         let text = format!("the store at {} is not set up: {refused}{log}", self.settings.master);
         self.now.is_master_up = false;
         self.now.master.clone_from(&text);
@@ -186,7 +191,7 @@ impl Lender {
             (State::Mounting(held), Err(refused)) if !refused.is_mapped() => {
                 self.count(Counter::Refused);
                 let log = self.agent().map(Agent::error).unwrap_or_default();
-                self.tell(MOUNT, &format!("the store refuses a segment: {refused} ({log})"));
+                self.tell(MOUNT, &format!("the store refuses a segment: {refused}{log}"));
                 (self.ask_at, self.check_at) =
                     (Instant::now() + self.settings.every, Instant::now());
                 self.release(at, held, "not mounted");
@@ -214,7 +219,7 @@ impl Lender {
         if was_set_up && !was_killed {
             self.count(Counter::Died);
             let log = agent.error();
-            self.log(&format!("the agent ended: {status} ({log}); its segments are gone"));
+            self.log(&format!("the agent ended: {status}{log}; its segments are gone"));
         }
         self.check = None;
         self.doom();

@@ -9,9 +9,7 @@ use crate::backoff::pays_after;
 use crate::slot::{Held, Recall, State};
 use crate::status::Counter;
 
-/// Longest wait for the agent's next answer during a recall.
-const WAIT: Duration = Duration::from_millis(20);
-/// Longest time for the agent if no recall presses: the lender or the daemon ends.
+/// Least time for the agent if no recall presses: the lender or the daemon ends.
 const OWN: Duration = Duration::from_secs(2);
 
 impl Lender {
@@ -42,7 +40,7 @@ impl Lender {
     pub(super) fn recall(&mut self, at: usize, notice: Option<Duration>) {
         let now = Instant::now();
         // The rest of the notice is for the agent's end.
-        let most = notice.map_or(OWN, |notice| notice / 2);
+        let most = notice.map_or(OWN.max(self.settings.patience), |notice| notice / 2);
         let recall = Recall { at: now, latest: now + most, is_own: notice.is_none() };
         let state = &mut self.slots[at].state;
         match state.held_mut() {
@@ -75,7 +73,7 @@ impl Lender {
         });
         let of = |recall: Recall| match recall.is_own {
             true => recall.latest,
-            false => (recall.at.max(self.heard) + WAIT).min(recall.latest),
+            false => (recall.at.max(self.heard) + self.settings.patience).min(recall.latest),
         };
         waits.map(of).min()
     }

@@ -15,7 +15,7 @@ use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::{is_long, wait_until};
 use glebed::{Daemon, Quota, Settings};
 
-use super::running::{brick, settings, wish, Running, CONTIGUOUS};
+use super::running::{brick, settings, wish, Running, CONTIGUOUS, PATIENCE, REVOCABLE};
 
 const PATH: &str = "GLEBE_TEST_CACHE";
 const NOBODY: u32 = 65534;
@@ -311,4 +311,25 @@ fn killed_workers_leave_no_broken_value() {
     }
     let cache = open(&running, "killed", 6);
     assert!(cache.put(b"key", b"value").unwrap() && cache.get(b"key", &mut Vec::new()));
+}
+
+#[test]
+fn a_recall_takes_caches_before_revocable_leases_and_those_take_no_caches() {
+    let Some(running) = Running::new(8, settings(0)) else { return };
+    let cache = open(&running, "before", 3);
+    let keys = (3 * brick() / LEN as u64) as u32;
+    assert!(fill(&cache, keys) > 0);
+    let filled = stat(&running, "cached_bytes") / brick();
+    assert!(filled > 0);
+    let client = running.client();
+    let refused = client.lease(wish(8, REVOCABLE)).unwrap_err();
+    assert!(matches!(refused, LeaseError::Refused { errno: 12, .. }), "{refused}");
+    assert_eq!(stat(&running, "cache_taken_total"), 0);
+    let kept = client.lease(wish(8 - filled, REVOCABLE)).unwrap();
+    let patient = running.client().patience(PATIENCE);
+    drop(patient.lease(wish(filled, Flags::default())).unwrap());
+    assert_eq!(stat(&running, "cache_taken_total"), filled);
+    assert_eq!(kept.recalled(Duration::ZERO).unwrap(), None);
+    drop(patient.lease(wish(filled + 1, Flags::default())).unwrap());
+    assert!(kept.recalled(PATIENCE).is_ok_and(|notice| notice.is_some()));
 }

@@ -8,7 +8,7 @@ use glebe_lease::{LeaseError, Wish};
 use glebe_testing::time::wait_until;
 use glebed::{Quota, Settings};
 
-use super::running::{brick, settings, wish, Running, CONTIGUOUS, ONE_FILE, REVOCABLE};
+use super::running::{brick, settings, wish, Running, CONTIGUOUS, ONE_FILE, PATIENCE, REVOCABLE};
 
 pub fn errno_of(error: &LeaseError) -> i32 {
     match error {
@@ -173,6 +173,23 @@ fn a_revocable_lease_is_asked_for_and_then_taken() {
     kept.read(Bytes::ZERO, &mut byte).unwrap();
     let had = || other.lease(wish(4, Flags::default())).is_ok();
     wait_until("it comes back", Duration::from_secs(10), had);
+}
+
+#[test]
+fn a_revocable_request_takes_idle_memory_alone() {
+    let grow = Bytes::new(8 * brick());
+    let Some(running) = Running::with_room(8, 16, Settings { grow, ..settings(0) }) else { return };
+    let (holder, other) = (running.client(), running.client());
+    let kept = holder.lease(wish(5, REVOCABLE)).unwrap();
+    let refused = other.lease(wish(4, REVOCABLE)).unwrap_err();
+    assert_eq!(errno_of(&refused), ENOMEM, "{refused}");
+    assert_eq!(kept.recalled(Duration::ZERO).unwrap(), None);
+    assert!(running.client().stats().unwrap().contains("glebe_lease_added_bytes_total 0\n"));
+    drop(other.lease(wish(3, REVOCABLE)).unwrap());
+    // Growth comes before a recall.
+    let patient = running.client().patience(PATIENCE);
+    drop(patient.lease(wish(8, Flags::default())).unwrap());
+    assert_eq!(kept.recalled(Duration::ZERO).unwrap(), None);
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn lending(scratch: &Scratch, mib: &str) -> Option<(Serving, String)> {
 ///
 /// # Panics
 /// If it is not for lack of huge pages.
-fn lacks_memory(said: &str) {
+pub fn lacks_memory(said: &str) {
     let lacks = ["to be had in", "available in this machine", "more asked for", "no hugetlb pages"];
     assert!(lacks.iter().any(|lack| said.contains(lack)), "{said:?}");
     println!("skipped: {said}");
