@@ -35,11 +35,11 @@ import zlib
 from client_tests import Failed, Server, Skipped, python_with, run
 
 MIB = "16"
-KEYS = [f"key-{n}" for n in range(900)]
-# Bytes of values: beside others in a page, in pages of their own. They fill half of the nodes.
+KEYS = [f"key-{n}" for n in range(600)]
+# Bytes of values: beside others in a page, in pages of their own. They fill a third of the nodes.
 LENGTHS = [100, 3000, 9000, 60_000]
-# Recalls, and the most and the least MiB of one. A node has 12 MiB for items.
-RECALLS, TAKEN = 12, (8, 11)
+# Recalls, and the least and the most MiB of one. A node has 12 MiB for items.
+RECALLS, TAKEN = 12, (10, 11)
 # Seconds that a client waits for a node. No node is slow, so an error of this kind is a failure.
 TIMEOUT = 20
 # Seconds that a client may take to find a node that is back.
@@ -335,9 +335,8 @@ def need(what, is_true, *found):
         raise Failed(f"not true: {what} {' '.join(map(str, found))[:500]}")
 
 
-def recalled(checked, nodes, choose):
-    """Takes memory of the last node at random times while values are stored and read."""
-    checked.store(checked.keys)
+def recalled(checked, victim, nodes, choose):
+    """Takes memory of a node at random times while values are stored and read."""
     before = [node.stats() for node in nodes]
     wrong = []
 
@@ -345,7 +344,7 @@ def recalled(checked, nodes, choose):
         try:
             for _ in range(RECALLS):
                 time.sleep(choose.uniform(0, 0.05))
-                nodes[-1].recall(choose.randint(*TAKEN), choose.randint(0, 60))
+                victim.recall(choose.randint(*TAKEN), choose.randint(0, 60))
         except Exception as error:  # shown by the thread that waits
             wrong.append(error)
 
@@ -359,8 +358,10 @@ def recalled(checked, nodes, choose):
     need("recalls succeed", not wrong, wrong)
     checked.read(checked.keys)
     after = [node.stats() for node in nodes]
-    lost = [now["recalled_items"] - then["recalled_items"] for now, then in zip(after, before)]
-    need("the last node alone lost items", lost[-1] > 0 and not any(lost[:-1]), lost)
+    lost = {node: now["recalled_items"] - then["recalled_items"]
+            for node, now, then in zip(nodes, after, before)}
+    # The reserve's index may displace a page without a recall, which is rare.
+    need("one node lost items", 2 * lost[victim] > sum(lost.values()), *lost.values())
     need("there were hits and misses", checked.hits > 0 and checked.misses > 0)
     need("the client saw no error", not checked.client.errors, checked.client.errors)
     if getattr(checked.client, "keeps_connections", True):
@@ -369,14 +370,14 @@ def recalled(checked, nodes, choose):
     if isinstance(checked.client, Twemproxy):
         failures = checked.client.failures()
         need("twemproxy saw no node fail", not failures, failures)
-    return lost[-1]
+    return lost[victim]
 
 
 def killed(checked, node):
     """Kills a node, and starts it again at its port."""
-    checked.store(checked.keys)
-    there = checked.read(checked.keys)
-    need("without a recall all keys hit", len(there) == len(checked.keys), len(there))
+    # A node uses memory that is given back after its next tick, a tenth of a second later.
+    until("all keys hit without a recall",
+          lambda: not checked.store(checked.keys) and checked.read(checked.keys) == set(checked.keys))
     node.kill()
     left = checked.read(checked.keys)
     gone = sorted(set(checked.keys) - left)
@@ -406,9 +407,11 @@ def conversation(client_of):
         client = client_of(nodes, scratch)
         try:
             checked = Checked(client)
-            lost = recalled(checked, nodes, choose)
+            checked.store(checked.keys)
+            victim = max(nodes, key=lambda node: node.stats()["bytes"])
+            lost = recalled(checked, victim, nodes, choose)
             hits, misses = checked.hits, checked.misses
-            gone = killed(checked, nodes[-1])
+            gone = killed(checked, victim)
         finally:
             client.end()
         return (f"{RECALLS} recalls took {lost} items: {hits} hits, {misses} misses, no error; "

@@ -3,6 +3,7 @@
 mod config;
 mod crowd;
 mod leases;
+mod nodes;
 mod recall;
 mod service;
 mod stopped;
