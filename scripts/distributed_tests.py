@@ -4,13 +4,14 @@
 A worker of distributed spills to `zict.File`. Here it spills to `zict.Cache(zict.File(...),
 cache)`, with the cache in a reserve. The tests are unchanged and run twice: with the reserve free,
 and with a block that takes all of it after every put, so that each entry is lost before it is read.
+With GLEBE_LONG, distributed's tests of a worker's memory run as well.
 
     scripts/distributed_tests.py [CHECKOUT]
 
 Needs a Python with glebe, distributed, zict and pytest: `scripts/python.sh test` has one. CHECKOUT
 is a work tree or a git directory; without it the script clones the repository at the installed
 version. Prints `skipped:` if a module or the tests are missing. Exits with 1 if a test failed that
-is not in KNOWN.
+is not in KNOWN_ROOT.
 """
 
 import importlib.util
@@ -22,12 +23,12 @@ import sys
 import tempfile
 
 PUBLIC = "https://github.com/dask/distributed"
-TESTS = "distributed/tests/test_spill.py"
-PATIENCE_S = 120
-# Tests that must fail, and why.
-KNOWN = {}
-# Tests that must fail as root, because root may write where a folder's mode forbids it.
-KNOWN_ROOT = {"test_spillbuffer_oserror": "root writes where a mode forbids it"}
+TESTS = ["test_spill.py"] + ["test_worker_memory.py"] * bool(os.environ.get("GLEBE_LONG"))
+PATIENCE_S = 300
+# Tests that must fail as root, by file, and why.
+KNOWN_ROOT = {
+    "test_spill.py": {"test_spillbuffer_oserror": "root writes where a mode forbids it"},
+}
 # A plugin for pytest: replaces what a worker spills to.
 CONFTEST = '''
 import os
@@ -36,6 +37,7 @@ from collections.abc import MutableMapping
 import distributed.spill
 import glebe
 import zict
+from distributed.utils_test import ws, ws_with_running_task  # fixtures
 
 RESERVE = glebe.Reserve(32 << 20, source="plain")
 COUNTS = {"hits": 0, "misses": 0}
@@ -97,7 +99,7 @@ def main():
         if why:
             return skip(why)
         (folder / "conftest.py").write_text(CONFTEST)
-        return 0 if all([check(folder, loses) for loses in (False, True)]) else 1
+        return 0 if all([check(folder, test, loses) for test in TESTS for loses in (False, True)]) else 1
 
 
 def skip(why):
@@ -110,19 +112,20 @@ def take(checkout, folder):
     import distributed
 
     tag = distributed.__version__
-    if checkout and (pathlib.Path(checkout) / TESTS).exists():
-        text = (pathlib.Path(checkout) / TESTS).read_bytes()
-    else:
-        if not checkout:
-            checkout = folder / "clone"
-            if why := clone(tag, checkout):
-                return why
-        shown = subprocess.run(["git", f"--git-dir={checkout}", "show", f"{tag}:{TESTS}"],
+    if not checkout:
+        checkout = folder / "clone"
+        if why := clone(tag, checkout):
+            return why
+    for test in TESTS:
+        path = f"distributed/tests/{test}"
+        if (tree := pathlib.Path(checkout) / path).exists():
+            (folder / test).write_bytes(tree.read_bytes())
+            continue
+        shown = subprocess.run(["git", f"--git-dir={checkout}", "show", f"{tag}:{path}"],
                                capture_output=True, check=False)
         if shown.returncode:
-            return f"{checkout}: no checkout, and no git directory that has {tag}"
-        text = shown.stdout
-    (folder / "test_spill.py").write_bytes(text)
+            return f"{checkout}: no checkout with {path}, and no git directory that has {tag}"
+        (folder / test).write_bytes(shown.stdout)
     return None
 
 
@@ -139,23 +142,23 @@ def clone(tag, to):
     return f"no checkout is given, and no clone can be had: {' '.join(last)}"
 
 
-def check(folder, loses):
+def check(folder, test, loses):
     """Runs the tests. Returns true if only known ones failed and the cache was used."""
     environment = dict(os.environ, GLEBE_LOSE=str(int(loses)))
-    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider",
-               "test_spill.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", test]
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True,
                          timeout=PATIENCE_S)
-    known = {**KNOWN, **(KNOWN_ROOT if os.geteuid() == 0 else {})}
-    ends = set(re.findall(r"^(?:PASSED|FAILED|ERROR) test_spill\.py::(\S+)", ran.stdout, re.M))
-    failed = set(re.findall(r"^(?:FAILED|ERROR) test_spill\.py::(\S+)", ran.stdout, re.M))
+    tests = re.findall(rf"^(PASSED|FAILED|ERROR) {test}::(\S+)", ran.stdout, re.M)
+    ends = {name for _, name in tests}
+    failed = {name for end, name in tests if end != "PASSED"}
+    known = KNOWN_ROOT.get(test, {}) if os.geteuid() == 0 else {}
     counts = re.search(r"glebe: (\d+) hits, (\d+) misses", ran.stdout)
     hits, misses = map(int, counts.groups()) if counts else (0, 0)
     name = "each entry lost" if loses else "the reserve free"
-    print(f"distributed's tests of spilling, {name}: {len(ends) - len(failed)} of {len(ends)} pass, "
+    print(f"distributed's {test}, {name}: {len(ends) - len(failed)} of {len(ends)} pass, "
           f"{hits} hits, {misses} misses")
-    for test in sorted(failed & set(known)):
-        print(f"  known: {test}: {known[test]}")
+    for one in sorted(failed & set(known)):
+        print(f"  known: {one}: {known[one]}")
     asked = misses > 0 and hits == 0 if loses else hits > 0
     if failed == set(known) and len(ends) > 10 and asked:
         return True

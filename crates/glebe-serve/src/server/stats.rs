@@ -170,6 +170,7 @@ fn items_in_all(shared: &Shared, held: &Held, stats: &mut Stats<'_>) {
     stats.put("reclaimed", events.reclaimed.sum());
     stats.put("limit_now", held.limit);
     stats.put("bytes_used", held.used);
+    stats.put("bytes_taken", held.taken);
 }
 
 /// Returns the process's user and system time in seconds.

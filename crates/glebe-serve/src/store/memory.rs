@@ -103,6 +103,11 @@ impl Memory {
         Used { items: reserve.live.get() * page, room: total.saturating_sub(total / SPARE) }
     }
 
+    /// Returns the bytes that first class holds.
+    pub(super) fn taken(&self) -> u64 {
+        self.reserve.stats().held.get() * self.page as u64
+    }
+
     /// Takes `bytes` for first class, or less if there is less, until the blocks are dropped.
     pub(super) fn recall(&self, bytes: u64) -> Result<Vec<reserve::Block>, reserve::ReserveError> {
         let mut left = bytes.div_ceil(self.page as u64);

@@ -170,11 +170,9 @@ impl Store {
             let nth = self.hand.fetch_add(1, Ordering::Relaxed) as usize % self.shards.len();
             let shard = &mut *self.shard(nth);
             let page = self.memory.page();
-            if self.evict && shard.is_turn_of_large(page as u64) {
-                if let Some(entry) = shard.evict_large() {
-                    self.count_evicted(entry);
-                    return Some(self.drop_large(entry));
-                }
+            let is_turn_of_large = shard.is_turn_of_large(page as u64);
+            if let Some(freed) = is_turn_of_large.then(|| self.evict_large(shard)).flatten() {
+                return Some(freed);
             }
             let all = segment_bytes(page);
             let live = if self.evict { all } else { all / 4 * KEPT_QUARTERS };
@@ -182,8 +180,19 @@ impl Store {
                 shard.add_gone((all / page) as u64);
                 return Some(freed);
             }
+            // Small items in the head alone have a turn, but nothing to free.
+            if let Some(freed) = self.evict_large(shard) {
+                return Some(freed);
+            }
         }
         None
+    }
+
+    /// Evicts a large item, if eviction is on and the shard has one. Returns the pages freed.
+    fn evict_large(&self, shard: &mut Shard) -> Option<u64> {
+        let entry = if self.evict { shard.evict_large() } else { None }?;
+        self.count_evicted(entry);
+        Some(self.drop_large(entry))
     }
 
     /// Frees the oldest segment with at most `live` bytes of items, and keeps some of the items.

@@ -89,6 +89,26 @@ fn a_recall_leaves_values_whole_or_not_at_all() {
 }
 
 #[test]
+fn the_little_that_a_recall_leaves_takes_every_value() {
+    let (store, mut room) = (store(10), Room::default());
+    let len = |n: u64| [100, 3000, 9000, 60_000][(n.wrapping_mul(0x9e37_79b9) >> 20) as usize % 4];
+    let key = |n: u64| (n % 300).to_le_bytes();
+    for round in 0..8_u64 {
+        let (blocks, _) = store.recall(11 << 20).expect("first class");
+        for n in round * 1000..(round + 1) * 1000 {
+            set(&store, &key(n), &value(len(n), n), &mut room);
+            assert!(get(&store, &key(n), &mut room) == Some(value(len(n), n)), "{n}");
+            if n % 50 == 0 {
+                store.tick(&mut room);
+            }
+        }
+        drop(blocks);
+        store.tick(&mut room);
+        (0..300).for_each(|n| set(&store, &key(n), &value(len(n), n), &mut room));
+    }
+}
+
+#[test]
 fn the_limit_holds_and_what_is_read_stays() {
     let (store, mut room) = (store(8), Room::default());
     set(&store, b"hot", b"value", &mut room);

@@ -34,6 +34,8 @@ pub struct Held {
     pub most: u64,
     /// Limit in bytes, lower than `most` if first class leaves less.
     pub limit: u64,
+    /// Bytes of the reserve that first class holds: recalls, leases, memory kept for leases.
+    pub taken: u64,
 }
 
 impl Store {
@@ -123,6 +125,7 @@ impl Store {
             index: self.index_bytes(),
             most: self.most.load(Ordering::Relaxed),
             limit: self.limit.load(Ordering::Relaxed),
+            taken: self.memory.taken(),
         }
     }
 

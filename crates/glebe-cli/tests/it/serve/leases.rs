@@ -2,15 +2,16 @@
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use glebe::internal::sys::processes::process::effective_user;
+use glebe_testing::time::wait_until;
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::{tools, Scratch};
 
-use super::{dialogue, glebe, output, patience, Serving};
+use super::{dialogue, glebe, list, output, patience, Serving};
 
 fn text(command: &mut Command) -> (bool, String, String) {
     let output = command.output().expect("the program starts");
@@ -101,6 +102,37 @@ fn a_program_has_leased_memory_until_it_ends() {
     server.ends_well();
     let (success, _, wrong) = text(glebe().args(["leases", "--socket", &socket]));
     assert!(!success && wrong.contains("glebe serve --leases"), "{wrong}");
+}
+
+/// Returns a number of the cache's `stats`.
+fn stat(cache: &Path, name: &str) -> u64 {
+    let mut stream = UnixStream::connect(cache).expect("connect");
+    stream.set_read_timeout(Some(patience())).expect("a timeout");
+    let rows = list(&mut stream, "stats");
+    let value = rows.iter().find_map(|row| row.strip_prefix(&format!("STAT {name} ")));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {rows:?}"))
+}
+
+#[test]
+fn the_cache_says_how_much_of_its_memory_leases_have() {
+    let (_turn, scratch) = (Turn::alone(POOL), Scratch::new("taken"));
+    let Some((_server, socket)) = lending(&scratch, "64") else { return };
+    let cache = scratch.path().join("cache");
+    let (lent, kept) = (32 << 20, 4 << 20);
+    // The server zeroes its stock in the background.
+    wait_until("the stock", patience(), || stat(&cache, "bytes_taken") == kept);
+    // The limit follows at a tick, so this one may still have the stock.
+    let limit = stat(&cache, "limit_now") - kept;
+    let mut lease = glebe();
+    lease.args(["lease", "--socket", &socket, "--wait", "60", "32M", "--"]);
+    let holding = Serving::start(lease.args(["sh", "-c", "echo held; exec sleep 600"]), 1);
+    assert_eq!(holding.said, ["held"]);
+    wait_until("lease and stock", patience(), || stat(&cache, "bytes_taken") == lent + kept);
+    let is_lower = || stat(&cache, "limit_now") <= limit - lent / 2;
+    wait_until("a lower limit", patience(), is_lower);
+    drop(holding);
+    wait_until("the memory is back", patience(), || stat(&cache, "bytes_taken") == kept);
+    wait_until("the old limit", patience(), || stat(&cache, "limit_now") >= limit);
 }
 
 fn kernel() -> Option<PathBuf> {

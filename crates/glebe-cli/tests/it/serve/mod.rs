@@ -4,6 +4,7 @@ mod config;
 mod crowd;
 mod leases;
 mod lend;
+mod nodes;
 mod recall;
 mod service;
 mod stopped;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use glebe_testing::time::wait_until;
-use glebe_testing::Scratch;
+use glebe_testing::{openmetrics, Scratch};
 
 use super::{dialogue, glebe, line, list, output, patience, Serving};
 
@@ -22,6 +22,16 @@ fn stat(stream: &mut TcpStream, name: &str) -> u64 {
     let rows = list(stream, "stats");
     let row = rows.iter().find_map(|row| row.strip_prefix(&format!("STAT {name} ")));
     row.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {rows:?}"))
+}
+
+/// Returns the gauge of bytes that the cache does not have at present.
+fn held(dir: &Path) -> u64 {
+    let mut command = glebe();
+    let said = command.args(["stats", "--openmetrics", "--dir"]).arg(dir.join("glebe")).output();
+    let text = String::from_utf8(said.expect("the program starts").stdout).expect("text");
+    let families = openmetrics::parse(&text).expect("OpenMetrics");
+    let held = families.iter().find(|family| family.name == "glebe_reserve_held_bytes");
+    held.unwrap_or_else(|| panic!("no gauge: {text}")).samples[0].value as u64
 }
 
 /// Number of items of 100 kB. With more items the index may lack memory.
@@ -48,6 +58,8 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     fill(&mut stream);
     assert_eq!((hits(&mut stream), stat(&mut stream, "recalled_items")), (ITEMS, 0));
     let limit = stat(&mut stream, "limit_now");
+    let taken = |stream: &mut TcpStream| (stat(stream, "bytes_taken"), held(scratch.path()));
+    assert_eq!(taken(&mut stream), (0, 0));
 
     let mut recall = glebe();
     recall.args(["recall", "8M", "--for", "60s", "--control"]).arg(&control);
@@ -59,6 +71,7 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     );
     assert!(said.contains(" us; held for 60s"), "{said}");
     assert!(stat(&mut stream, "limit_now") <= limit - (5 << 20));
+    assert_eq!(taken(&mut stream), (8 << 20, 8 << 20));
     let left = hits(&mut stream);
     assert!((1..ITEMS).contains(&left), "{left} of {ITEMS} items are left");
     let lost = stat(&mut stream, "recalled_items") + stat(&mut stream, "evictions");
@@ -68,6 +81,7 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
     holding.child.kill().expect("killed");
     let is_back = || stat(&mut stream, "limit_now") >= limit;
     wait_until("the memory is back", Duration::from_secs(20), is_back);
+    assert_eq!(taken(&mut stream), (0, 0));
     fill(&mut stream);
     assert_eq!(hits(&mut stream), ITEMS);
     drop(holding);

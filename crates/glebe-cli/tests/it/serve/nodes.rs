@@ -1,0 +1,38 @@
+//! Tests clients that spread keys over three nodes, of which one loses memory or is killed: the
+//! script says how. Each client that is not installed is skipped.
+
+use std::path::Path;
+use std::process::Command;
+
+use glebe_testing::tools;
+
+fn clients(names: &[&str]) {
+    if !tools::has("python3") {
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/nodes_tests.py");
+    let mut python = Command::new("python3");
+    python.arg(script).args(["--glebe", env!("CARGO_BIN_EXE_glebe")]).args(names);
+    let said = tools::run(&mut python).stdout;
+    print!("{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn a_client_of_its_own_sees_no_dead_node() {
+    clients(&["own"]);
+}
+
+#[test]
+fn installed_python_clients_see_no_dead_node() {
+    clients(&["pymemcache", "pylibmc"]);
+}
+
+#[test]
+fn twemproxy_sees_no_dead_node() {
+    clients(&["twemproxy"]);
+}
+
+#[test]
+fn libmemcached_tools_see_no_dead_node_and_no_wrong_value() {
+    clients(&["memccp", "memcaslap"]);
+}
