@@ -57,10 +57,11 @@
 //!
 //! * A row: lease u64, bytes u64, uid u32, pid u32, flags u32, 1 for a cache u32, name.
 //! * Flags: 1 one physical run, 2 one file, 4 the daemon may take the memory back.
-//! * Leased: the lease is `bytes` long, in files of `file` bytes and pages of `page` bytes. A
-//!   message has up to 253 descriptors: `count` files from `first` on. It has a frame (u64) for
-//!   each page of them, at most 4096; `u64::MAX` if hidden. Messages follow until all files are
-//!   sent.
+//! * Lease: the length is rounded up to bricks.
+//! * Leased: the lease is `bytes` long, in files of `file` bytes: of a brick, or all in one. A file
+//!   has one or more pages of `page` bytes. A message has up to 253 descriptors: `count` files from
+//!   `first` on. It has a frame (u64) for each page of them, at most 4096; `u64::MAX` if hidden.
+//!   Frames of a file may be apart. Messages follow until all files are sent.
 //! * Mapped: the client has mapped the files. The daemon only answers: a seal against further
 //!   mappings (F_SEAL_FUTURE_WRITE) would need files that accept seals, and a client could then
 //!   seal them against the daemon's cut.

@@ -7,8 +7,8 @@
 //! Three threads: the *server* answers requests, and cuts revoked bricks at once. The *keeper*
 //! fills new bricks, and keeps some zeroed ahead (the *stock*). The *grower* replaces pages that
 //! left the reserve, adds memory when leases need more, and gives it back. A further thread zeroes
-//! a long lease that the stock cannot serve. So a request waits at most while a few pages are
-//! zeroed, besides its own.
+//! a long lease that the stock cannot serve. So a request waits at most while a few pages, or a
+//! brick, are zeroed, besides its own.
 //!
 //! Memory that leases leave idle serves named caches of users, until a lease needs it.
 //!

@@ -115,6 +115,7 @@ impl Builder<'_> {
         let (pages, size, pool) = (self.pages, self.pool.size(), self.pool.clone());
         let aligned = (pages, self.brick());
         let Some(run) = held.run_within(within, aligned, size)? else { return Ok(None) };
+        let planned = self.whole_bricks(&runs::read(&run, size)?.0);
         let lock = self.lock()?;
         let bricks = lock.with_pages(&pool, 0, |_| {
             // Frees the last page last, and `recast` fills the last brick first.
@@ -133,7 +134,8 @@ impl Builder<'_> {
         let (runs, _) = runs::read(&mapping, size)?;
         let each = size.bytes().pages_down(page_size()).get();
         let is_within = |run: &Run| run.pfn.is_some_and(|pfn| within.contains(&(pfn.get() / each)));
-        Ok((runs.len() == 1 && is_within(&runs[0])).then_some(mapping))
+        let is_aligned = self.whole_bricks(&runs) >= planned;
+        Ok((runs.len() == 1 && is_within(&runs[0]) && is_aligned).then_some(mapping))
     }
 
     fn note_order(&mut self, runs: &[Run], planned: usize) {

@@ -1,9 +1,9 @@
 //! [`ClosedBlock`] is a block of whole bricks that other processes may map.
 //!
-//! A *brick* is a file of one or more hugetlb pages ([`Options::bricks_of`]). The reserve unmaps a closed
-//! block, so a late reader finds zeros even if a holder cuts a brick. The drop cuts bricks that
-//! were given away, which ends all holders' access, and fills new ones. Bricks whose frames do not all
-//! come back leave the reserve; [`Reserve::grow`] can replace them.
+//! A *brick* is a file of one or more hugetlb pages ([`Options::bricks_of`]). The reserve unmaps a
+//! closed block, so a late reader finds zeros even if a holder cuts a brick. The drop cuts bricks
+//! that were given away, which ends all holders' access, and fills new ones. Bricks whose frames do
+//! not all come back leave the reserve; [`Reserve::grow`] can replace them.
 //!
 //! [`Options::bricks_of`]: crate::contig::Options::bricks_of
 

@@ -151,10 +151,10 @@ impl ReserveCore {
 }
 
 impl Reserve {
-    /// Adds `len` bytes of memory, rounded up to granules and bricks, from the reserve's source, in one run if
-    /// possible. Takes about as long as zeroing the memory; only other resizes wait as long.
-    /// Without [`Request::any`](super::Request::any), a block spans new and old memory only if
-    /// their frames are adjacent.
+    /// Adds `len` bytes of memory, rounded up to granules and bricks, from the reserve's source, in
+    /// one run if possible. Takes about as long as zeroing the memory; only other resizes wait as
+    /// long. Without [`Request::any`](super::Request::any), a block spans new and old memory only
+    /// if their frames are adjacent.
     ///
     /// # Errors
     /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);

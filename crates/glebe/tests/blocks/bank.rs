@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use glebe::contig::{bank, Contig, Error, Source};
 use glebe::internal::ClosedBlock;
 use glebe::reserve::Reserve;
-use glebe::units::Bytes;
+use glebe::units::{Bytes, PageSize};
 use glebe_testing::process::is_child;
 use glebe_testing::time::slowed;
 
@@ -160,15 +160,23 @@ fn a_reserve_for_leases_has_the_banks_run_and_keeps_it() {
     let Some(_turn) = turn() else { return };
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
+    for brick in [2 << 20, 8 << 20] {
+        has_banks_run(&bank, PageSize::new(brick).unwrap());
+    }
+    drop(bank);
+    assert_as_before(&before);
+}
+
+fn has_banks_run(bank: &Bank, brick: PageSize) {
     let (len, page) = (Bytes::new(block_size() / 2), glebe::page_size());
-    let options = Reserve::options().memory(Contig::options().bricks()).room(len);
+    let options = Reserve::options().memory(Contig::options().bricks_of(brick)).room(len);
     let reserve = options.build(len).unwrap();
     let contig = reserve.contig();
     if contig.source() == Source::Blocks {
         let runs = reserve.certificate().unwrap().runs;
         assert_eq!((runs.len(), block_of(runs[0].pfn.unwrap().get())), (1, bank.0[0]));
         let mut lent = ClosedBlock::of(&reserve, len.pages_down(page)).unwrap();
-        assert_eq!(lent.give().count() as u64, len.get() >> 21);
+        assert_eq!(lent.give().count() as u64, len.get() / brick.bytes().get());
         drop(lent);
         let after = (reserve.len().bytes(page), reserve.certificate().unwrap().runs);
         assert_eq!(after, (len, runs));
@@ -183,9 +191,6 @@ fn a_reserve_for_leases_has_the_banks_run_and_keeps_it() {
         assert!(why.iter().any(is_reason) && !why.iter().any(|it| it.contains("no hugetlb")));
         println!("skipped: {why:?}");
     }
-    drop(reserve);
-    drop(bank);
-    assert_as_before(&before);
 }
 
 #[test]
