@@ -8,7 +8,7 @@ import time
 from net import Network
 from stack import GLEBE, Stack
 
-MIB = 16
+MIB = 64
 # Seconds between two recalls of a host. It lends again meanwhile.
 PERIOD = 4.0
 
@@ -48,7 +48,7 @@ def measure(stack, seconds):
         nth = min(range(count), key=next_at.__getitem__)
         if next_at[nth] <= time.monotonic():
             next_at[nth] += PERIOD
-            say(case=f"recall_16m_{count}_hosts", who=GLEBE, ms=stack.recall(nth)[""] / 1e3)
+            say(case=f"recall_64m_{count}_hosts", who=GLEBE, ms=stack.recall(nth)[""] / 1e3)
             done += 1
 
     begin = time.monotonic()

@@ -33,13 +33,14 @@ const RATIOS: [(&str, &str, &str); 2] =
     [("put_vs_stock", "put_1m", "us"), ("get_vs_stock", "get_1m", "us")];
 const NOTES: [&str; 5] = [
     "Three network namespaces; a relay in user space gives each link 4 Gbit/s and 0.1 ms. Each \
-     host has a daemon that lends one segment of 256 MiB. The masters let a reader use an address \
-     for 2 s, and forget a silent host after 5 s.",
+     host has a daemon that lends one segment of 256 MiB. The masters let a reader use an \
+     address for 2 s, and forget a silent host after 5 s.",
     "`shared memory`: the same number of segments in ordinary shared memory, all pages touched, \
      of another master. Both stores get the same puts and gets in turn.",
-    "`recall_256m`: a first-class client asks the daemon until the memory is promised to it; no \
-     segment has it then. `_lease`: until the client has the memory, zeroed and mapped. `_reads`: \
-     while two hosts read. `_hung`: the process that has the segment mapped is stopped.",
+    "`recall_256m`: from a program's request for 256 MiB until the lender has unmounted the \
+     segment and given its memory back. `_lease`: until the program has the memory, zeroed and \
+     mapped. `_reads`: while two hosts read. `_hung`: the process that has the segment mapped \
+     is stopped.",
     "`hit_ratio`: blocks of 256 KiB, in the shape of the conversation trace of Mooncake (FAST \
      '25). A missed block is put. A recall takes a host's segment for 1 s.",
     "`master_idle_N`: the master's processor time in a second with N hosts. `master_remount_N`: \
