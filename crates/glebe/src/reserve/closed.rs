@@ -411,3 +411,6 @@ impl ReserveCore {
         Pages::new(pages.len())
     }
 }
+
+#[cfg(test)]
+mod tests;
