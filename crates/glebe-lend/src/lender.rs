@@ -34,8 +34,8 @@ enum Helper {
     /// Its store is being set up, until then at most.
     Starting(Agent, Instant),
     Ready(Agent),
-    /// It was killed.
-    Dying(Agent),
+    /// It was killed, at that time.
+    Dying(Agent, Instant),
 }
 
 /// Lends idle memory of a daemon as segments of a Mooncake Store.
@@ -150,7 +150,9 @@ impl Lender {
     fn agent(&self) -> Option<&Agent> {
         match &self.helper {
             Helper::None => None,
-            Helper::Starting(agent, _) | Helper::Ready(agent) | Helper::Dying(agent) => Some(agent),
+            Helper::Starting(agent, _) | Helper::Ready(agent) | Helper::Dying(agent, _) => {
+                Some(agent)
+            }
         }
     }
 
@@ -195,7 +197,7 @@ impl Lender {
             Helper::None => (!self.is_stopping).then_some(self.start_at),
             Helper::Starting(_, until) => Some(*until),
             Helper::Ready(_) => Some(self.next_check()),
-            Helper::Dying(_) => None,
+            Helper::Dying(..) => None,
         };
         [helper, self.deadline(), self.next_ask()].into_iter().flatten().min()
     }

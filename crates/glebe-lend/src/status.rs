@@ -42,6 +42,7 @@ statistics! {
         recall_ns "recall" "recall" "recalls of segments, from the request to the release";
         unmount_ns "unmount" "unmount" "unmounts";
         mount_ns "mount" "mount" "mounts";
+        kill_ns "kill" "kill" "ends of killed agents, from the kill on";
     }
 }
 
@@ -72,13 +73,14 @@ pub(crate) struct Shown {
     pub(crate) recall: Histogram,
     pub(crate) unmount: Histogram,
     pub(crate) mount: Histogram,
+    pub(crate) kill: Histogram,
     pub(crate) now: Mutex<Now>,
 }
 
 impl Shown {
     pub(crate) fn new() -> Self {
-        let [recall, unmount, mount] = [(); 3].map(|()| Histogram::new());
-        Self { counts: Counts::new(), recall, unmount, mount, now: Mutex::default() }
+        let [recall, unmount, mount, kill] = [(); 4].map(|()| Histogram::new());
+        Self { counts: Counts::new(), recall, unmount, mount, kill, now: Mutex::default() }
     }
 
     fn stats(&self, now: &Now) -> Stats {
@@ -88,6 +90,7 @@ impl Shown {
         stats.recall_ns = self.recall.snapshot();
         stats.unmount_ns = self.unmount.snapshot();
         stats.mount_ns = self.mount.snapshot();
+        stats.kill_ns = self.kill.snapshot();
         stats
     }
 

@@ -97,14 +97,14 @@ impl Lender {
 
     /// Takes the agent's answers that are there.
     pub(super) fn take_answers(&mut self) {
-        let (Helper::Starting(agent, _) | Helper::Ready(agent) | Helper::Dying(agent)) =
+        let (Helper::Starting(agent, _) | Helper::Ready(agent) | Helper::Dying(agent, _)) =
             &mut self.helper
         else {
             return;
         };
         let answers = agent.answers();
         agent.read_log();
-        if matches!(self.helper, Helper::Dying(_)) {
+        if matches!(self.helper, Helper::Dying(..)) {
             return;
         }
         for answer in answers {
@@ -209,14 +209,15 @@ impl Lender {
     pub(super) fn take_end(&mut self) {
         self.take_answers();
         let was_set_up = !matches!(self.helper, Helper::Starting(..));
-        let was_killed = matches!(self.helper, Helper::Dying(_));
-        let (Helper::Starting(mut agent, _) | Helper::Ready(mut agent) | Helper::Dying(mut agent)) =
-            std::mem::replace(&mut self.helper, Helper::None)
-        else {
-            return;
+        let (mut agent, killed) = match std::mem::replace(&mut self.helper, Helper::None) {
+            Helper::None => return,
+            Helper::Starting(agent, _) | Helper::Ready(agent) => (agent, None),
+            Helper::Dying(agent, at) => (agent, Some(at)),
         };
         let status = agent.wait();
-        if was_set_up && !was_killed {
+        if let Some(at) = killed {
+            self.shown.kill.record(at.elapsed().as_nanos() as u64);
+        } else if was_set_up {
             self.count(Counter::Died);
             let log = agent.error();
             self.log(&format!("the agent ended: {status}{log}; its segments are gone"));

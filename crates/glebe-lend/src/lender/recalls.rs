@@ -89,7 +89,7 @@ impl Lender {
         self.helper = match std::mem::replace(&mut self.helper, Helper::None) {
             Helper::Ready(agent) | Helper::Starting(agent, _) => {
                 agent.kill();
-                Helper::Dying(agent)
+                Helper::Dying(agent, Instant::now())
             }
             other => return self.helper = other,
         };
