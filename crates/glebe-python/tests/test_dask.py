@@ -13,12 +13,12 @@ import pytest
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 EXAMPLE = EXAMPLES / "dask_spill.py"
 PATIENCE = 300
-# A worker keeps fewer bytes than its share of the job, so it spills.
+# A worker keeps few bytes, so it spills. Its idle memory has room for all, until it takes it.
 SMALL = """
 import dask_spill
 from distributed import Client, LocalCluster
 
-data = (dask_spill.Spill, {"target": 4 << 20, "idle": 8 << 20})
+data = (dask_spill.Spill, {"target": 4 << 20, "idle": 64 << 20})
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, dashboard_address=None, threads_per_worker=1, data=data) as all:
         with Client(all) as client:
