@@ -419,10 +419,17 @@ def conversation(client_of):
     return test
 
 
-def memcaslap(nodes, _scratch, choose):
+# Without a configuration the program writes one to the user's home.
+MEMCASLAP = "key\n64 64 1\nvalue\n4000 4000 1\ncmd\n0 0.1\n1 0.9\n"
+
+
+def memcaslap(nodes, scratch, choose):
     """Runs libmemcached's generator of load, which checks each value that it gets."""
+    config = scratch / "memcaslap"
+    config.write_text(MEMCASLAP)
     servers = ",".join(f"{node.host}:{node.port}" for node in nodes)
-    command = ["memcaslap", "-s", servers, "-T", "3", "-c", "12", "-t", "3s", "-X", "4000", "-v", "1"]
+    command = ["memcaslap", "-s", servers, "-T", "3", "-c", "12", "-t", "3s", "-v", "1",
+               "-F", config]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     while process.poll() is None:
         nodes[-1].recall(choose.randint(*TAKEN), choose.randint(0, 60))
