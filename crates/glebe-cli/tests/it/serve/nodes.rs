@@ -7,11 +7,15 @@ use std::process::Command;
 use glebe_testing::tools;
 
 fn clients(names: &[&str]) {
-    if !tools::has("python3") {
+    // The environment of the Python tests has a client.
+    let target = Path::new(env!("CARGO_BIN_EXE_glebe")).ancestors().nth(2).unwrap();
+    let environment = target.join("python/bin/python3");
+    let python = if environment.exists() { environment } else { "python3".into() };
+    if !tools::has(&python.to_string_lossy()) {
         return;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/nodes_tests.py");
-    let mut python = Command::new("python3");
+    let mut python = Command::new(python);
     python.arg(script).args(["--glebe", env!("CARGO_BIN_EXE_glebe")]).args(names);
     let said = tools::run(&mut python).stdout;
     print!("{}", String::from_utf8_lossy(&said));
