@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 
 venv=$(realpath -m "${CARGO_TARGET_DIR:-target}")/mooncake
 package=mooncake-transfer-engine-non-cuda==0.3.13.post1
+# Mooncake's own tests need it.
+pytest=pytest==9.2.0
 
 skip() {
     echo "skipped: Mooncake's package ($1)"
@@ -25,7 +27,7 @@ if [ "$(cat "$venv/made-of" 2>/dev/null)" != "$package" ]; then
         skip "no libibverbs.so.1; Debian: libibverbs1"
     rm -rf "$venv"
     python3 -m venv "$venv" >/dev/null 2>&1 || skip "python3 -m venv fails; Debian: python3-venv"
-    "$venv/bin/pip" install -q --no-compile --disable-pip-version-check "$package" ||
+    "$venv/bin/pip" install -q --no-compile --disable-pip-version-check "$package" "$pytest" ||
         skip "pip cannot fetch $package"
     echo "$package" >"$venv/made-of"
 fi
