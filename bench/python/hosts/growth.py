@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 import time
+from pathlib import Path
 
 from net import Network
 from stack import GLEBE, Stack
@@ -26,8 +27,8 @@ def used(pid):
     return total / 1e9
 
 
-def share(stack, seconds, work=lambda: None):
-    """Returns the master's processor time of each second, while `work` is done again and again."""
+def busy_seconds(stack, seconds, work=lambda: None):
+    """Returns the master's processor time in a second, while `work` is done again and again."""
     # nsenter has become the master.
     pid, begin = stack.master.pid, time.monotonic()
     before = used(pid)
@@ -39,7 +40,7 @@ def share(stack, seconds, work=lambda: None):
 
 def measure(stack, seconds):
     count, done = len(stack.hosts), 0
-    idle = share(stack, seconds)
+    idle = busy_seconds(stack, seconds)
     say(case=f"master_idle_{count}", who=GLEBE, ms=idle * 1e3)
     next_at = [time.monotonic() + nth * PERIOD / count for nth in range(count)]
 
@@ -48,19 +49,22 @@ def measure(stack, seconds):
         nth = min(range(count), key=next_at.__getitem__)
         if next_at[nth] <= time.monotonic():
             next_at[nth] += PERIOD
-            say(case=f"recall_64m_{count}_hosts", who=GLEBE, ms=stack.recall(nth)[""] / 1e3)
-            done += 1
+            said = stack.recall(nth)["released"]
+            if said is not None:
+                say(case=f"recall_64m_{count}_hosts", who=GLEBE, ms=said / 1e3)
+                done += 1
 
     begin = time.monotonic()
-    busy = share(stack, seconds, recall)
+    busy = busy_seconds(stack, seconds, recall)
     took = time.monotonic() - begin
-    say(case=f"master_remount_{count}", who=GLEBE, us=(busy - idle) * took / done * 1e6)
+    if done:
+        say(case=f"master_remount_{count}", who=GLEBE, us=(busy - idle) * took / done * 1e6)
 
 
 def run(bench, counts, lease_ttl, seconds):
     for count in counts:
         network = Network(count, 4e9 / 8, 1e-4)
-        with tempfile.TemporaryDirectory() as where:
+        with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as where:
             stack = Stack(GLEBE, network.hosts, MIB, where, bench, lease_ttl)
             try:
                 stack.lend()

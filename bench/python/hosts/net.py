@@ -22,6 +22,32 @@ PR_SET_PDEATHSIG = 1
 # Large packets make the relay cheap. An IPv4 packet has at most 65,535 bytes.
 MTU = 60_000
 ADDRESS = "10.77.0."
+# Takes bytes until the client has sent all, then sends back one at a time.
+ECHO = """
+import socket
+server = socket.create_server(("0.0.0.0", 9000))
+print("up", flush=True)
+client, _ = server.accept()
+left = 256 << 20
+while left:
+    left -= len(client.recv(min(left, 1 << 20)))
+while byte := client.sendall(b"x") or client.recv(1):
+    pass
+"""
+ASK = """
+import socket, sys, time
+server = socket.create_connection((sys.argv[1], 9000))
+begin = time.monotonic()
+for _ in range(256):
+    server.sendall(bytes(1 << 20))
+server.recv(1)
+print((256 << 20) / 1e6 / (time.monotonic() - begin))
+begin = time.monotonic()
+for _ in range(200):
+    server.sendall(b"x")
+    server.recv(1)
+print((time.monotonic() - begin) / 200 * 1e6)
+"""
 
 
 def die_with_parent():
@@ -95,6 +121,16 @@ class Network:
                                       preexec_fn=die_with_parent)
         if self.relay.stdout.readline() != b"up\n":
             raise OSError("no TUN device")
+
+    def measured(self):
+        """Yields rows: what TCP gets from one host to another, and a round trip of one byte."""
+        server = self.hosts[0].start(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
+        server.stdout.readline()
+        words = self.hosts[1].words(sys.executable, "-c", ASK, self.hosts[0].address)
+        rate, trip = subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout.split()
+        server.wait()
+        yield "link_rate", {"MB/s": float(rate)}
+        yield "link_round_trip", {"us": float(trip)}
 
     def end(self):
         self.relay.stdin.close()

@@ -1,5 +1,6 @@
 """A store of Mooncake over some hosts: a master, segments of one kind, and clients."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -39,12 +40,23 @@ class Talker:
         return json.loads(line)
 
     def end(self):
-        self.child.stdin.close()
-        self.child.wait()
+        # A child that has failed has closed its pipe.
+        with contextlib.suppress(OSError):
+            self.child.stdin.close()
+        ended(self.child)
 
 
 def pipes(log):
     return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
+
+
+def ended(child):
+    """Waits for a child's end, and kills it if that takes too long."""
+    try:
+        child.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def eventually(what, test):
@@ -78,6 +90,7 @@ class Stack:
         self.lending, self.talkers, self.recallers = [], [], []
         self.pages = Pages(hosts[0], self.metrics, self.log)
         self.talkers.append(self.pages)
+        eventually("a master's start", lambda: self.pages.ask(self.pages.port))
 
     def lend(self):
         """Starts what lends, and waits until the master knows all segments."""
@@ -103,7 +116,7 @@ class Stack:
         lender = host.start(
             glebe, "lend", "--mooncake", self.address, "--share", f"{self.mib}M", "--segment",
             f"{self.mib}M", "--host", host.address, "--socket", socket, "--python", sys.executable,
-            "--control", self.where / f"lend-{nth}", "--rest", self.lease_ttl + 0.2, "--rest-max", self.lease_ttl + 0.2, "--every", "0.2",
+            "--control", self.where / f"lend-{nth}", "--rest", self.lease_ttl + 0.2, "--rest-max", self.lease_ttl + 0.2,
             stdout=self.log, stderr=self.log,
         )
         self.lending.append((lender, daemon))
@@ -128,16 +141,25 @@ class Stack:
         eventually("all segments", lambda: self.capacity() >= len(self.hosts) * self.mib << 20)
 
     def recall(self, nth, hold=0.0):
-        """Takes a segment's memory from a host's daemon: first a promise of it, then a lease. Returns
-        their microseconds."""
+        """Leases a segment's memory on a host. Returns the microseconds until the lender has released
+        it (None if it had none), and until it is leased."""
         return self.recallers[nth].ask(self.mib, hold)
 
     def hang(self, nth):
         """Stops the process that has a host's segment mapped."""
-        status = json.loads(subprocess.run(
-            [Path(self.bench).with_name("glebe"), "lend", "status", "--json", "--control",
-             self.where / f"lend-{nth}"], check=True, stdout=subprocess.PIPE).stdout)
-        os.kill(status["agent"], signal.SIGSTOP)
+        os.kill(self.agent(nth), signal.SIGSTOP)
+
+    def agent(self, nth):
+        """Waits until a host's segment is lent. Returns the process that has it mapped."""
+        words = [Path(self.bench).with_name("glebe"), "lend", "status", "--json", "--control"]
+        words.append(self.where / f"lend-{nth}")
+
+        def lending():
+            status = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+            is_lent = status["statistics"]["lent_bytes"] == self.mib << 20
+            return status["agent"] if is_lent else 0
+
+        return eventually("a segment that was recalled", lending)
 
     def kill(self, nth):
         """Kills a host's daemon and its lender, without a word."""
@@ -153,11 +175,9 @@ class Stack:
     def end(self):
         for talker in reversed(self.talkers + self.recallers):
             talker.end()
-        for child in itertools.chain(*self.lending):
+        for child in [*itertools.chain(*self.lending), self.master]:
             child.terminate()
-            child.wait()
-        self.master.terminate()
-        self.master.wait()
+            ended(child)
         self.log.close()
 
 
@@ -183,4 +203,4 @@ for line in sys.stdin:
         for line in self.ask(self.port).splitlines():
             if line.startswith(name + " "):
                 return float(line.rsplit(" ", 1)[1])
-        return 0.0
+        raise OSError(f"the master does not tell {name}")

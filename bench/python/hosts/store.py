@@ -1,6 +1,6 @@
 """Clients of a Mooncake store. Orders come as lines on standard input, answers go out as lines of JSON.
 
-Usage: store.py client ADDRESS MASTER    put, get and run with checked values
+Usage: store.py client ADDRESS MASTER    takes the orders put, get, read, stop, ask and counts
        store.py lend ADDRESS MASTER SIZE COUNT    COUNT segments in ordinary shared memory
 
 A value is a number's digest, and bytes of one random block from a place that depends on the number.
@@ -40,8 +40,14 @@ def connect(address, master):
     return store
 
 
+# The package may print; its lines must not mix with the answers.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+
 def say(**what):
-    print(json.dumps(what), flush=True)
+    answers.write(json.dumps(what) + "\n")
+    answers.flush()
 
 
 class Client:

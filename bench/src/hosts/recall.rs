@@ -7,25 +7,24 @@ use std::time::Duration;
 use glebe::units::Bytes;
 use glebe_lease::{Client, Lease, LeaseError, Wish};
 use rustix::io::Errno;
+use serde_json::json;
 
-use crate::clock::timed;
 use crate::{clock, Outcome};
 
 /// Pause between two requests while memory is being taken back.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// In a child: for each line with MiB and seconds, leases so much and holds it. Prints the
-/// microseconds until the lender's lease has ended, and until this one begins.
+/// microseconds until the lender has given its lease back (null if it had none), and until this
+/// lease begins.
 pub(crate) fn recall(path: &Path, out: &mut dyn Write) -> Outcome {
     let client = Client::connect_to(path, "first-class")?.patience(Duration::ZERO);
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let (mib, seconds) = line.split_once(' ').ok_or("MiB and seconds")?;
         let wish = Wish { bytes: Bytes::mib(mib.parse()?).get(), ..Wish::default() };
-        let mut ended = 0.0;
-        let (lease, took) = timed(|| leased(&client, wish, &mut ended));
-        let lease = lease?;
-        writeln!(out, r#"{{"":{ended},"_lease":{}}}"#, took.wall_us)?;
+        let (lease, released, leased) = leased(&client, wish)?;
+        writeln!(out, "{}", json!({ "released": released, "leased": leased }))?;
         out.flush()?;
         std::thread::sleep(Duration::from_secs_f64(seconds.parse()?));
         drop(lease);
@@ -33,18 +32,21 @@ pub(crate) fn recall(path: &Path, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Asks until the memory is there. `ended` gets the microseconds until no other lease is listed.
-fn leased(client: &Client, wish: Wish, ended: &mut f64) -> Result<Lease, LeaseError> {
+fn leased(client: &Client, wish: Wish) -> Outcome<(Lease, Option<f64>, f64)> {
+    let had = !client.list()?.is_empty();
     let begin = clock::wall();
-    let mut is_listed = true;
+    let elapsed = || clock::micros(clock::wall() - begin);
+    let mut released = None;
     loop {
         match client.lease(wish) {
             Err(LeaseError::Refused { errno, .. }) if errno == Errno::AGAIN.raw_os_error() => {}
-            answer => return answer,
+            answer => {
+                let leased = elapsed();
+                return Ok((answer?, had.then(|| released.unwrap_or(leased)), leased));
+            }
         }
-        if is_listed && client.list()?.is_empty() {
-            is_listed = false;
-            *ended = clock::micros(clock::wall() - begin);
+        if released.is_none() && client.list()?.is_empty() {
+            released = Some(elapsed());
         }
         std::thread::sleep(PAUSE);
     }
