@@ -107,6 +107,13 @@ impl Lender {
 
     /// Kills the agent. The leases stay until its end, or until it takes long.
     pub(super) fn kill(&mut self, why: &str) {
+        if matches!(self.helper, Helper::Ready(_)) {
+            self.log(&format!("the agent is killed: {why}"));
+            self.end_agent();
+        }
+    }
+
+    pub(super) fn end_agent(&mut self) {
         self.helper = match std::mem::replace(&mut self.helper, Helper::None) {
             Helper::Ready(agent) | Helper::Starting(agent, _) => {
                 agent.kill();
@@ -115,7 +122,6 @@ impl Lender {
             other => return self.helper = other,
         };
         self.count(Counter::Killed);
-        self.log(&format!("the agent is killed: {why}"));
         self.doom();
     }
 
