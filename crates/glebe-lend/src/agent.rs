@@ -37,6 +37,9 @@ pub(crate) struct Agent {
     log: Lines,
     error: String,
     is_verbose: bool,
+    /// False once the pipe has ended, although the process may not have.
+    has_output: bool,
+    has_log: bool,
 }
 
 impl Agent {
@@ -78,8 +81,20 @@ impl Agent {
         }
         let (lines, log) = (Lines::default(), Lines::default());
         let (error, is_verbose) = (String::new(), settings.is_verbose);
-        let mut agent =
-            Self { child, pidfd, stdin, stdout, lines, last: 0, stderr, log, error, is_verbose };
+        let mut agent = Self {
+            child,
+            pidfd,
+            stdin,
+            stdout,
+            lines,
+            last: 0,
+            stderr,
+            log,
+            error,
+            is_verbose,
+            has_output: true,
+            has_log: true,
+        };
         // An agent that ends at once is noticed by its pidfd.
         let _ = agent.stdin.write_all(SCRIPT.as_bytes());
         Ok(agent)
@@ -95,7 +110,7 @@ impl Agent {
 
     /// Returns the answers that are there.
     pub(crate) fn answers(&mut self) -> Vec<Answer> {
-        read(&mut self.stdout, &mut self.lines);
+        self.has_output &= read(&mut self.stdout, &mut self.lines);
         std::iter::from_fn(|| self.lines.next()).filter_map(|line| Answer::parse(&line)).collect()
     }
 
@@ -121,7 +136,7 @@ impl Agent {
 
     /// Reads the log. What the package logged before an answer is there with the answer.
     pub(crate) fn read_log(&mut self) {
-        read(&mut self.stderr, &mut self.log);
+        self.has_log &= read(&mut self.stderr, &mut self.log);
         while let Some(line) = self.log.next() {
             let shown: String = line.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
             if self.is_verbose {
@@ -143,7 +158,10 @@ impl Agent {
 
     /// Returns what to wait for: the end, answers, the log.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
-        [self.pidfd.as_fd(), self.stdout.as_fd(), self.stderr.as_fd()]
+        let end = self.pidfd.as_fd();
+        let output = if self.has_output { self.stdout.as_fd() } else { end };
+        let log = if self.has_log { self.stderr.as_fd() } else { end };
+        [end, output, log]
     }
 }
 
@@ -155,16 +173,19 @@ impl Drop for Agent {
 }
 
 /// Reads what is there. The rest of a line beyond the limit becomes a line of its own.
-fn read(pipe: &mut impl Read, lines: &mut Lines) {
+/// Returns false once the pipe has ended.
+fn read(pipe: &mut impl Read, lines: &mut Lines) -> bool {
     let mut bytes = [0; 4096];
     while lines.pending() < LINES_MAX {
         match pipe.read(&mut bytes) {
             Ok(len @ 1..) => lines.push(&bytes[..len]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Ok(_) | Err(_) => return,
+            Ok(_) => return false,
+            Err(_) => return true,
         }
     }
     lines.push(b"\n");
+    true
 }
 
 /// Returns the text of an error in glog's format, `E1129 22:29:45.591226 21039 file.cpp:370] text`.

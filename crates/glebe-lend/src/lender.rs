@@ -197,7 +197,7 @@ impl Lender {
             Helper::None => (!self.is_stopping).then_some(self.start_at),
             Helper::Starting(_, until) => Some(*until),
             Helper::Ready(_) => Some(self.next_check()),
-            Helper::Dying(..) => None,
+            Helper::Dying(..) => self.end_of_dying(),
         };
         [helper, self.deadline(), self.next_ask()].into_iter().flatten().min()
     }

@@ -4,7 +4,7 @@
 //! Python package, the *agent*, mounts the leases' files as segments. When the daemon recalls a
 //! lease, the agent unmounts the segment without a grace period. If it does not do so in time, the
 //! lender kills it. Only then does the lender release the lease, so the store never reads or writes
-//! memory that another client has.
+//! memory that another client has. The daemon cuts the file of each released lease, too.
 //!
 //! # Addresses
 //! Readers and writers of the store may use an address of a segment for some time after its end,

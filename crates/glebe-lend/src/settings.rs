@@ -37,8 +37,9 @@ pub struct Settings {
     pub rest_max: Duration,
     /// Time between requests that the daemon refuses, and between looks at the master.
     pub every: Duration,
-    /// Longest wait for the agent's next answer during a recall, then it is killed. A notice of the
-    /// daemon less than twice as long shortens it.
+    /// Longest wait for the agent's next answer during a recall; then it is killed. Also the
+    /// longest wait for the killed agent's end; then the daemon cuts its memory. The agent gets at
+    /// most half of the daemon's notice for the first, and three quarters for both.
     pub patience: Duration,
     /// Socket for status.
     pub status: Option<PathBuf>,

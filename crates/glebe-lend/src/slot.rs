@@ -6,7 +6,9 @@
 //!    +----------+           +----------+----------+--> Dying --> Waiting
 //! ```
 //! `Dying` waits for the end of a killed agent. Only `Leaving`, after a proven unmount, and `Dying`
-//! release a lease that was mounted.
+//! release a lease that was mounted. If the agent takes long to end, a recalled lease does not wait
+//! for it: the daemon cuts the file of a released lease, which ends the access of every process
+//! before a page of it can be given to another one.
 
 use std::time::{Duration, Instant};
 
@@ -36,10 +38,9 @@ pub(crate) struct Held {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recall {
     pub(crate) at: Instant,
-    /// When the agent is killed at the latest, so that the lender ends within the notice.
-    pub(crate) latest: Instant,
-    /// True if the lender stops, or the daemon has ended: no recall of the daemon's.
-    pub(crate) is_own: bool,
+    /// When the daemon takes the memory; `None` if it is not the daemon that wants it: the lender
+    /// stops, or the daemon has ended.
+    pub(crate) notice: Option<Duration>,
 }
 
 #[derive(Debug, Default)]

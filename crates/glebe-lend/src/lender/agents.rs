@@ -39,7 +39,10 @@ impl Lender {
     pub(super) fn start_agent(&mut self) {
         let now = Instant::now();
         if matches!(&self.helper, Helper::Starting(_, until) if *until <= now) {
-            return self.kill(&format!("the store was not set up within {SETUP:?}"));
+            let master = &self.settings.master;
+            self.master_lost(&format!("the store at {master} was not set up within {SETUP:?}"));
+            self.count(Counter::NotSetUp);
+            return self.end_agent();
         }
         if !matches!(self.helper, Helper::None) || self.is_stopping || self.start_at > now {
             return;

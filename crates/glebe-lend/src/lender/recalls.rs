@@ -38,10 +38,7 @@ impl Lender {
 
     /// Has a segment unmounted. Without a notice it is not the daemon that wants it.
     pub(super) fn recall(&mut self, at: usize, notice: Option<Duration>) {
-        let now = Instant::now();
-        // The rest of the notice is for the agent's end.
-        let most = notice.map_or(OWN.max(self.settings.patience), |notice| notice / 2);
-        let recall = Recall { at: now, latest: now + most, is_own: notice.is_none() };
+        let recall = Recall { at: Instant::now(), notice };
         let state = &mut self.slots[at].state;
         match state.held_mut() {
             Some(held) if held.recall.is_none() => held.recall = Some(recall),
@@ -71,21 +68,52 @@ impl Lender {
             State::Mounting(held) | State::Leaving(held) => held.recall,
             _ => None,
         });
-        let of = |recall: Recall| match recall.is_own {
-            true => recall.latest,
-            false => (recall.at.max(self.heard) + self.settings.patience).min(recall.latest),
+        let patience = self.settings.patience;
+        // The rest of the notice is for the agent's end.
+        let of = |recall: Recall| match recall.notice {
+            None => recall.at + OWN.max(patience),
+            Some(notice) => (recall.at.max(self.heard) + patience).min(recall.at + notice / 2),
         };
         waits.map(of).min()
+    }
+
+    /// Returns when recalled leases wait no longer for the end of the killed agent.
+    pub(super) fn end_of_dying(&self) -> Option<Instant> {
+        let Helper::Dying(_, killed) = self.helper else { return None };
+        let waits = self.slots.iter().filter_map(|slot| match &slot.state {
+            State::Dying(held) => held.recall.and_then(|recall| Some((recall.at, recall.notice?))),
+            _ => None,
+        });
+        let of = |(at, notice): (Instant, Duration)| at + notice / 4 * 3;
+        waits.map(of).map(|latest| latest.min(killed + self.settings.patience)).min()
     }
 
     pub(super) fn end_late(&mut self) {
         if self.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
             self.kill("no answer to an unmount in time");
         }
+        if self.end_of_dying().is_none_or(|end| end > Instant::now()) {
+            return;
+        }
+        for at in 0..self.slots.len() {
+            match std::mem::take(&mut self.slots[at].state) {
+                State::Dying(held) if held.recall.is_some_and(|it| it.notice.is_some()) => {
+                    self.release(at, held, "cut from the agent, which is slow to end");
+                }
+                other => self.slots[at].state = other,
+            }
+        }
     }
 
-    /// Kills the agent. The leases stay until its end.
+    /// Kills the agent. The leases stay until its end, or until it takes long.
     pub(super) fn kill(&mut self, why: &str) {
+        if matches!(self.helper, Helper::Ready(_)) {
+            self.log(&format!("the agent is killed: {why}"));
+            self.end_agent();
+        }
+    }
+
+    pub(super) fn end_agent(&mut self) {
         self.helper = match std::mem::replace(&mut self.helper, Helper::None) {
             Helper::Ready(agent) | Helper::Starting(agent, _) => {
                 agent.kill();
@@ -94,7 +122,6 @@ impl Lender {
             other => return self.helper = other,
         };
         self.count(Counter::Killed);
-        self.log(&format!("the agent is killed: {why}"));
         self.doom();
     }
 
@@ -115,7 +142,7 @@ impl Lender {
         let Held { lease, client, given, segment, since, recall, .. } = held;
         drop((lease, client));
         let now = Instant::now();
-        let recall = recall.filter(|recall| !recall.is_own);
+        let recall = recall.filter(|recall| recall.notice.is_some());
         let slot = &mut self.slots[at];
         let Some(Recall { at: asked, .. }) = recall else {
             let rest = slot.backoff.least();

@@ -1,15 +1,16 @@
 //! Recalls, in good and bad cases.
 
 use std::collections::HashSet;
+use std::process::{Command, Stdio};
 
 use super::lending::{lives, Lending, LONG};
-use crate::serve::glebe;
+use crate::serve::{glebe, Serving};
 
 #[test]
 fn segments_are_lent_recalled_and_lent_again_at_new_addresses() {
     let Some((mut lending, _master)) = Lending::started() else { return };
     assert_eq!(lending.leases(), ["lend"; 4]);
-    let setup = &lending.lines("log")[0];
+    let setup = &lending.lines("log")[1];
     assert!(setup.starts_with("setup 127.0.0.1 P2PHANDSHAKE 0 tcp 127.0.0.1:"), "{setup}");
     // Of 54 MiB, 22 are free: one segment has to leave.
     for nth in 1..=3 {
@@ -68,7 +69,7 @@ fn after_kill(mode: &str, patience: &str, why: &str) {
 
 #[test]
 fn a_hung_agent_is_killed_before_memory_is_given() {
-    after_kill("hang", "20", "the agent is killed: no answer to an unmount in time");
+    after_kill("hang", "3000", "the agent is killed: no answer to an unmount in time");
 }
 
 #[test]
@@ -79,6 +80,38 @@ fn an_agent_without_a_master_is_killed_before_memory_is_given() {
 #[test]
 fn an_agent_that_keeps_a_mapping_is_killed_before_memory_is_given() {
     after_kill("leak", LONG, "unmount_segment gave 0, but the memory is still mapped");
+}
+
+/// Traces a thread until its own end. Its process ends only then.
+const TRACER: &str = "import ctypes, sys, time
+SEIZE = 0x4206
+print(ctypes.CDLL(None).ptrace(SEIZE, int(sys.argv[1]), None, None), flush=True)
+time.sleep(1000)";
+
+#[test]
+fn memory_is_cut_from_an_agent_that_is_slow_to_end() {
+    let Some((lending, _master)) = Lending::started_with(LONG, "200") else { return };
+    let thread = lending
+        .lines("log")
+        .into_iter()
+        .find_map(|line| line.strip_prefix("thread ").map(str::to_owned));
+    let mut tracer = Command::new("python3");
+    tracer.args(["-c", TRACER, &thread.expect("a thread")]).stdout(Stdio::piped());
+    let mut tracer = Serving::start(&mut tracer, 1);
+    if tracer.said != ["0"] {
+        return println!("skipped: this user may not trace a process");
+    }
+    let agent = lending.status().expect("a lender").agent();
+    lending.mode("hang");
+    lending.leased("24M", "true");
+    assert!(lending.has_said("cut from the agent, which is slow to end"));
+    let shown = lending.status().expect("a lender");
+    assert_eq!([shown.number("killed"), shown.number("started")], [1, 1]);
+    assert_eq!((shown.agent(), shown.number("kill_count")), (agent, 0));
+    lending.mode("");
+    let _ = tracer.child.kill();
+    lending.wait("a new agent lends", |it| it.lent() == 4 && it.number("started") == 2);
+    drop(tracer);
 }
 
 #[test]
