@@ -1,9 +1,10 @@
 //! Tests bricks of several pages: all other tests again, and the answers' frames.
 
 use glebe::contig::Contig;
-use glebe::units::Bytes;
+use glebe::internal::sys::memory::pagemap::Pagemap;
+use glebe::units::{Bytes, PageSize};
 use glebe_lease::wire::Flags;
-use glebe_lease::LeaseError;
+use glebe_lease::{Lease, LeaseError, LeaseRun};
 use glebe_testing::process::run_again;
 use glebe_testing::time::wait_until;
 
@@ -40,6 +41,7 @@ fn a_lease_is_of_whole_bricks_with_a_frame_for_each_page() {
                 end += run.len.get();
             }
             assert_eq!(end, 3 * brick(), "round {round}: {runs:?}");
+            check_frames(&lease);
             let mut last = [1];
             lease.read(Bytes::new(end - 1), &mut last).unwrap();
             assert_eq!(last, [0]);
@@ -78,5 +80,21 @@ fn a_contiguous_lease_is_a_run_whatever_bricks_there_are() {
         assert_eq!(client.lease(wish(limit.get() / brick(), CONTIGUOUS)).unwrap().runs().len(), 1);
         running.wait_until_all_is_back();
     }
-    client.lease(wish(8, Flags::default())).unwrap();
+    let all = client.lease(wish(8, Flags::default())).unwrap();
+    check_frames(&all);
+}
+
+/// Compares the runs with the frames that this process sees.
+fn check_frames(lease: &Lease) {
+    let page = PageSize::new(2 << 20).unwrap();
+    let (at, base) = (lease.as_ptr() as usize, glebe::page_size().bytes().get());
+    let entries = Pagemap::open().unwrap().entries(at, lease.len(), page).unwrap();
+    let seen: Vec<Option<u64>> =
+        entries.iter().map(|entry| entry.frame().map(|pfn| pfn.get() * base)).collect();
+    let pages = |run: &LeaseRun| {
+        let physical = run.physical;
+        (0..run.len.get() / (2 << 20)).map(move |nth| physical.map(|at| at + nth * (2 << 20)))
+    };
+    let told: Vec<Option<u64>> = lease.runs().iter().flat_map(pages).collect();
+    assert_eq!(told, seen);
 }

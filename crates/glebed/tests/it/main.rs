@@ -3,6 +3,7 @@
 mod bad_days;
 mod bricks;
 mod caches;
+mod chain;
 mod daemon_kills;
 mod growth;
 mod kills;

@@ -17,7 +17,11 @@ pub struct Served {
 
 /// Serves until the parent closes the standard input. Calls `then` before the parent is told.
 pub fn serve(bricks: u64, then: impl FnOnce()) {
-    let Some(running) = Running::new(bricks, settings(0)) else { return };
+    serve_of(|| Running::new(bricks, settings(0)), then);
+}
+
+pub fn serve_of(start: impl FnOnce() -> Option<Running>, then: impl FnOnce()) {
+    let Some(running) = start() else { return };
     then();
     println!("ready {}", running.path.display());
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();

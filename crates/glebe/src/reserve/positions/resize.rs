@@ -3,11 +3,14 @@
 //! Positions without memory stay taken, so no block gets them. Cost: one step per free extent;
 //! `take_units` also sorts the extents.
 
+use std::ops::Range;
+
 use super::Positions;
 use crate::contig::Run;
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::BrickSize;
 use glebe_os::internal::sys::page_size;
+use glebe_os::units::Pages;
 
 /// Returns `known` plus a run of one page for each other present page. An empty `known` stays
 /// empty, because it means a single run.
@@ -30,20 +33,30 @@ pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
     all
 }
 
-/// Leaves only runs that blocks of whole bricks can use: positions congruent to frames, modulo a
-/// brick. The other pages count as apart.
+/// Leaves runs of whole bricks whose frames are aligned to a brick. The other pages are apart,
+/// because no contiguous block of bricks can use them.
 pub(crate) fn in_bricks(known: Vec<Run>, size: Option<BrickSize>) -> Vec<Run> {
     let Some(BrickSize { each, page }) = size else { return known };
     let [each, page] = [each, page].map(|size| size.bytes().pages_down(page_size()).get());
-    let parts = known.into_iter().flat_map(|run| {
+    let mut all = Vec::with_capacity(known.len());
+    for run in known {
         let (start, end) = (run.pages.start(), run.pages.end());
-        let pfn = run.pfn.filter(|pfn| pfn.get() % each == start % each);
-        let step = if pfn.is_some() { end - start } else { page };
-        (start..end).step_by(step as usize).filter_map(move |start| {
-            Some(Run { pages: Extent::new(start, step.min(end - start))?, pfn })
-        })
-    });
-    parts.collect()
+        let (from, to) = (start.next_multiple_of(each), end / each * each);
+        let pfn = run.pfn.filter(|pfn| pfn.get() % each == start % each && from < to);
+        let (from, to) = if pfn.is_some() { (from, to) } else { (end, end) };
+        let apart = |range: Range<u64>| {
+            let end = range.end;
+            let pages = range.step_by(page as usize);
+            let pages = pages.filter_map(move |at| Extent::new(at, page.min(end - at)));
+            pages.map(|pages| Run { pages, pfn: None })
+        };
+        all.extend(apart(start..from));
+        let whole = to.checked_sub(from).and_then(|len| Extent::new(from, len));
+        let pfn = pfn.map(|pfn| pfn.plus(Pages::new(from - start)));
+        all.extend(whole.map(|pages| Run { pages, pfn }));
+        all.extend(apart(to..end));
+    }
+    all
 }
 
 impl Positions {

@@ -98,6 +98,7 @@ fn blocks_of_bricks_are_whole_bricks_where_frames_are_aligned_to_them() {
     let taken: Vec<u64> =
         std::iter::from_fn(|| positions.take(&run)).map(|found| found.start() / half).collect();
     assert_eq!(taken, [2, 4]);
+    assert_eq!(positions.largest(), half, "no further brick");
     let any = Search { any: true, ..run };
     let taken: Vec<u64> =
         std::iter::from_fn(|| positions.take(&any)).map(|found| found.start() / half).collect();
