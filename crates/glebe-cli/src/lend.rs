@@ -13,7 +13,7 @@ use glebe::internal::sys::files::private::own_dir;
 use glebe::lease::socket_path;
 use glebe::reserve::served;
 use glebe::units::Bytes;
-use glebe_lend::{ask, LendError, Lender, Settings};
+use glebe_lend::{ask, LendError, SegmentLender, Settings};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
@@ -61,7 +61,8 @@ pub struct LendArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
     every: Duration,
     /// Longest wait in milliseconds for the helper's answer when the server wants memory back; then
-    /// the helper is killed, and its end is waited for as long again
+    /// the helper is killed, and its end is waited for as long again. The first wait is at most half
+    /// of the server's --lease-notice
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=600_000))]
     patience: u64,
@@ -105,10 +106,7 @@ pub fn run(args: &LendArgs, out: &mut dyn Write) -> Outcome {
     if let Some(LendCommand::Status(args)) = &args.command {
         return status(args, out);
     }
-    let settings = match settings(args) {
-        Err(LendError::Setting(text)) => return usage(text),
-        other => other?,
-    };
+    let settings = settings(args);
     let Settings { master, share, segment, .. } = &settings;
     let (count, whole) = (settings.segments(), segment.get() * settings.segments());
     let line = format!(
@@ -116,7 +114,10 @@ pub fn run(args: &LendArgs, out: &mut dyn Write) -> Outcome {
         Bytes::new(whole)
     );
     let stop = signals()?;
-    let mut lender = Lender::new(settings)?;
+    let mut lender = match SegmentLender::new(settings) {
+        Err(LendError::Setting(text)) => return usage(text),
+        other => other?,
+    };
     writeln!(out, "{line}")?;
     out.flush()?;
     Ok(lender.run(stop.as_fd())?)
@@ -134,9 +135,9 @@ fn signals() -> std::io::Result<UnixStream> {
     Ok(readable)
 }
 
-fn settings(args: &LendArgs) -> Result<Settings, LendError> {
+fn settings(args: &LendArgs) -> Settings {
     let LendArgs { segment, host, metadata, protocol, python, rest, every, .. } = args;
-    let mut settings = Settings {
+    Settings {
         master: args.mooncake.clone().unwrap_or_default(),
         share: args.share.unwrap_or_default(),
         segment: *segment,
@@ -149,14 +150,9 @@ fn settings(args: &LendArgs) -> Result<Settings, LendError> {
         rest_max: args.rest_max,
         every: *every,
         patience: Duration::from_millis(args.patience),
-        status: args.control.clone(),
+        status: args.control.clone().or_else(beside),
         is_verbose: args.verbose,
-    };
-    settings.check()?;
-    if settings.status.is_none() {
-        settings.status = beside();
     }
-    Ok(settings)
 }
 
 /// Returns the usual path of this process's socket. The lender works without it.
@@ -208,7 +204,9 @@ fn found() -> Result<PathBuf, Box<dyn std::error::Error>> {
 
 fn write_table(shown: &Value, out: &mut dyn Write) -> Outcome {
     let number = |name: &str| shown["statistics"][name].as_u64().unwrap_or_default();
-    let text = |name: &str| shown[name].as_str().unwrap_or_default();
+    // Parts of the text are from other programs.
+    let clean = |text: &Value| text.as_str().unwrap_or_default().replace(char::is_control, "?");
+    let text = |name: &str| clean(&shown[name]);
     let bytes = |name: &str| Bytes::new(number(name));
     let ms = |nanos: u64| nanos as f64 / 1e6;
     writeln!(out, "lent      {} of {}", bytes("lent_bytes"), bytes("wanted_bytes"))?;
@@ -224,7 +222,7 @@ fn write_table(shown: &Value, out: &mut dyn Write) -> Outcome {
     writeln!(out, "unmount   {last:.1} ms, at most {max:.1} ms; a whole recall {back:.1} ms")?;
     writeln!(out, "\n{:>7}  STATE", "SEGMENT")?;
     for (nth, state) in shown["segments"].as_array().into_iter().flatten().enumerate() {
-        writeln!(out, "{nth:>7}  {}", state.as_str().unwrap_or_default())?;
+        writeln!(out, "{nth:>7}  {}", clean(state))?;
     }
     Ok(())
 }

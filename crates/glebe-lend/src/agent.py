@@ -16,6 +16,7 @@ import ctypes
 import importlib.metadata
 import os
 import sys
+import threading
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, SIGKILL = 1, 38, 9
 PROT_NONE, MAP_PRIVATE, MAP_ANONYMOUS = 0, 0x2, 0x20
@@ -30,16 +31,20 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [
 libc.prctl(PR_SET_PDEATHSIG, SIGKILL)
 libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 if os.getppid() != int(parent):
-    sys.exit(1)  # the lender has ended already
+    # Else the lender has ended, and nobody reads this.
+    sys.exit("the lender is not its parent: a script that --python names must exec Python")
 
 # The package may print; its lines must not mix with the answers.
-answers = os.fdopen(os.dup(1), "w")
+answers = os.fdopen(os.dup(1), "w", errors="backslashreplace")
 os.dup2(2, 1)
+lock = threading.Lock()
 
 
 def say(number, *words):
-    answers.write(" ".join([str(number), *(" ".join(str(word).split()) for word in words)]) + "\n")
-    answers.flush()
+    line = " ".join([str(number), *(" ".join(str(word).split()) for word in words)])
+    with lock:
+        answers.write(line + "\n")
+        answers.flush()
 
 
 def version():
@@ -124,11 +129,19 @@ def check(number):
     say(number, *(("error", found, "is_exist") if found < 0 else ("ok",)))
 
 
-commands = {"mount": mount, "unmount": unmount, "check": check}
-for line in sys.stdin.buffer:
-    number, command, *words = line.decode().split()
+def run(command, number, *words):
     try:
-        commands[command](number, *words)
+        command(number, *words)
     except Exception as error:
         say(number, "error", "python", f"{type(error).__name__}: {error}")
+
+
+commands = {"mount": mount, "unmount": unmount}
+for line in sys.stdin.buffer:
+    number, command, *words = line.decode().split()
+    if command == "check":
+        # A master that answers late must not delay an unmount.
+        threading.Thread(target=run, args=(check, number)).start()
+    else:
+        run(commands[command], number, *words)
 os._exit(0)

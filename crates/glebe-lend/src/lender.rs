@@ -1,4 +1,4 @@
-//! [`Lender`] is the loop that lends segments and takes them back.
+//! [`SegmentLender`] is the loop that lends segments and takes them back.
 //!
 //! One thread waits for the daemon's recalls, the agent's answers and deadlines. Another one asks
 //! the daemon for a lease, because the daemon zeroes its memory first. Each lease has its own
@@ -9,7 +9,7 @@ mod leases;
 mod recalls;
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::Arc;
@@ -22,8 +22,9 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::agent::Agent;
 use crate::backoff::Backoff;
+use crate::log::Log;
 use crate::settings::{LendError, Settings};
-use crate::slot::{Slot, State};
+use crate::slot::{Held, Slot, State, Why};
 use crate::status::{serve, Counter, Now, Shown};
 use leases::Made;
 
@@ -31,17 +32,25 @@ use leases::Made;
 #[derive(Debug)]
 enum Helper {
     None,
-    /// Its store is being set up, until then at most.
-    Starting(Agent, Instant),
+    /// Its store is being set up, until then at most. It may have told why it cannot be, and ends.
+    Starting {
+        agent: Agent,
+        until: Instant,
+        has_told: bool,
+    },
     Ready(Agent),
-    /// It was killed, at that time.
-    Dying(Agent, Instant),
+    /// It was killed, at that time. Its store may have had segments.
+    Dying {
+        agent: Agent,
+        killed: Instant,
+        was_ready: bool,
+    },
 }
 
 /// Lends idle memory of a daemon as segments of a Mooncake Store.
 #[derive(Debug)]
-pub struct Lender {
-    /// Dropped before the slots, which waits for the agent's end.
+pub struct SegmentLender {
+    /// Dropped first: the drop waits for the agent's end.
     helper: Helper,
     slots: Vec<Slot>,
     settings: Settings,
@@ -64,6 +73,7 @@ pub struct Lender {
     /// Troubles that were told and have not ended.
     told: BTreeSet<&'static str>,
     now: Now,
+    log: Log,
 }
 
 /// Descriptors before those of slots.
@@ -77,7 +87,7 @@ struct Readable {
     slots: Vec<usize>,
 }
 
-impl Lender {
+impl SegmentLender {
     /// Checks the settings and Python's package, and serves the status.
     ///
     /// # Errors
@@ -117,6 +127,7 @@ impl Lender {
             is_stopping: false,
             told: BTreeSet::new(),
             now,
+            log: Log::default(),
         })
     }
 
@@ -150,7 +161,7 @@ impl Lender {
     fn agent(&self) -> Option<&Agent> {
         match &self.helper {
             Helper::None => None,
-            Helper::Starting(agent, _) | Helper::Ready(agent) | Helper::Dying(agent, _) => {
+            Helper::Starting { agent, .. } | Helper::Ready(agent) | Helper::Dying { agent, .. } => {
                 Some(agent)
             }
         }
@@ -158,12 +169,12 @@ impl Lender {
 
     fn wait(&self, stop: BorrowedFd<'_>) -> io::Result<Readable> {
         let agent = self.agent();
-        let may_be_recalled =
-            |slot: &Slot| matches!(slot.state, State::Mounting(_) | State::Lent(_));
-        let waits: Vec<usize> =
-            (0..self.slots.len()).filter(|at| may_be_recalled(&self.slots[*at])).collect();
-        let clients = waits.iter().filter_map(|at| self.slots[*at].state.held());
-        // An agent that is missing, and a stop that was seen, have the event's place.
+        let held = |at: usize| self.slots[at].state.held();
+        let waits: Vec<usize> = (0..self.slots.len())
+            .filter(|at| held(*at).is_some_and(Held::may_be_recalled))
+            .collect();
+        let clients = waits.iter().filter_map(|at| held(*at));
+        // `wake` fills the place of a missing agent, and of a stop that was seen.
         let wake = self.wake.as_fd();
         let stop_fd = if self.is_stopping { wake } else { stop };
         let [end, output, log] = agent.map_or([wake; 3], Agent::descriptors);
@@ -195,9 +206,9 @@ impl Lender {
     fn next(&self) -> Option<Instant> {
         let helper = match &self.helper {
             Helper::None => (!self.is_stopping).then_some(self.start_at),
-            Helper::Starting(_, until) => Some(*until),
+            Helper::Starting { until, .. } => Some(*until),
             Helper::Ready(_) => Some(self.next_check()),
-            Helper::Dying(..) => self.end_of_dying(),
+            Helper::Dying { .. } => self.end_of_dying(),
         };
         [helper, self.deadline(), self.next_ask()].into_iter().flatten().min()
     }
@@ -205,7 +216,7 @@ impl Lender {
     fn stop(&mut self) {
         self.is_stopping = true;
         for at in 0..self.slots.len() {
-            self.recall(at, None);
+            self.recall(at, Why::Stop);
         }
     }
 
@@ -214,11 +225,11 @@ impl Lender {
     }
 
     /// Logs an event.
-    fn log(&self, text: &str) {
-        let _ = writeln!(io::stderr(), "glebe lend: {text}");
+    fn log(&mut self, text: &str) {
+        self.log.line("glebe lend", text);
     }
 
-    /// Logs a trouble once, until [`Lender::clear`].
+    /// Logs a trouble once, until [`SegmentLender::clear`].
     fn tell(&mut self, trouble: &'static str, text: &str) {
         if self.told.insert(trouble) {
             self.log(text);

@@ -1,6 +1,6 @@
 //! Idle memory of a daemon becomes segments of a Mooncake Store.
 //!
-//! [`Lender`] holds a revocable lease for each segment. A helper process with Mooncake's own
+//! [`SegmentLender`] holds a revocable lease for each segment. A helper process with Mooncake's own
 //! Python package, the *agent*, mounts the leases' files as segments. When the daemon recalls a
 //! lease, the agent unmounts the segment without a grace period. If it does not do so in time, the
 //! lender kills it. Only then does the lender release the lease, so the store never reads or writes
@@ -16,12 +16,13 @@ mod agent;
 mod backoff;
 mod lender;
 mod line;
+mod log;
 mod settings;
 mod slot;
 mod status;
 
 pub use backoff::Backoff;
-pub use lender::Lender;
+pub use lender::SegmentLender;
 pub use settings::{LendError, Settings, ALIGN, SEGMENTS_MAX};
 pub use status::ask;
 

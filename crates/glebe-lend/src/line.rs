@@ -51,6 +51,16 @@ impl std::fmt::Display for Refused {
     }
 }
 
+/// Most characters of a line.
+pub(crate) const SHOWN: usize = 400;
+/// Most bytes of lines at once.
+const PENDING_MAX: usize = 1 << 16;
+
+/// Returns at most `max` characters of a text, without those that command a terminal.
+pub(crate) fn printable(text: &str, max: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(max).collect()
+}
+
 /// Whole lines of bytes that arrive in pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Vec<u8>);
@@ -60,15 +70,20 @@ impl Lines {
         self.0.extend_from_slice(bytes);
     }
 
-    pub(crate) fn next(&mut self) -> Option<String> {
-        let end = self.0.iter().position(|byte| *byte == b'\n')?;
-        let line: Vec<u8> = self.0.drain(..=end).collect();
-        Some(String::from_utf8_lossy(&line[..end]).into_owned())
+    /// Takes the whole lines, [printable].
+    pub(crate) fn whole(&mut self) -> Vec<String> {
+        if self.is_full() && !self.0.contains(&b'\n') {
+            self.0.push(b'\n');
+        }
+        let len = self.0.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let whole: Vec<u8> = self.0.drain(..len).collect();
+        let lines = whole.split_inclusive(|byte| *byte == b'\n');
+        lines.map(|line| printable(&String::from_utf8_lossy(line), SHOWN)).collect()
     }
 
-    /// Returns the bytes of the line that has not ended.
-    pub(crate) fn pending(&self) -> usize {
-        self.0.len()
+    /// Returns true if the whole lines have to be taken first. A line without an end is then cut.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len() >= PENDING_MAX
     }
 }
 
@@ -104,10 +119,32 @@ mod tests {
     fn lines_arrive_in_pieces() {
         let mut lines = Lines::default();
         lines.push(b"1 o");
-        assert_eq!(lines.next(), None);
+        assert!(lines.whole().is_empty());
         lines.push(b"k\n2 ok\n3");
-        assert_eq!(lines.next().as_deref(), Some("1 ok"));
-        assert_eq!(lines.next().as_deref(), Some("2 ok"));
-        assert_eq!((lines.next(), lines.pending()), (None, 1));
+        assert_eq!(lines.whole(), ["1 ok", "2 ok"]);
+        assert!(lines.whole().is_empty());
+        lines.push(b" ok\n");
+        assert_eq!(lines.whole(), ["3 ok"]);
+    }
+
+    #[test]
+    fn only_a_line_without_an_end_is_cut() {
+        let mut lines = Lines::default();
+        lines.push(&b"1 ok\n".repeat(PENDING_MAX / 5));
+        lines.push(b"2 o");
+        assert!(lines.is_full());
+        assert!(lines.whole().iter().all(|line| line == "1 ok"));
+        lines.push(b"k\n");
+        assert_eq!(lines.whole(), ["2 ok"]);
+        lines.push(&vec![b'x'; PENDING_MAX]);
+        assert_eq!(lines.whole(), ["x".repeat(SHOWN)]);
+        assert!(!lines.is_full());
+    }
+
+    #[test]
+    fn lines_reach_a_terminal_without_its_commands() {
+        let mut lines = Lines::default();
+        lines.push("0 ok \x1b]0;title\x07\u{9b}31m \u{e9}\r\n".as_bytes());
+        assert_eq!(lines.whole(), ["0 ok ]0;title31m \u{e9}"]);
     }
 }

@@ -10,6 +10,10 @@ use glebe_os::units::Bytes;
 pub const ALIGN: Bytes = Bytes::mib(2);
 /// Most segments. Each has a connection to the daemon, which allows a user 256.
 pub const SEGMENTS_MAX: u64 = 128;
+/// Limits of times.
+const TIME_MIN: Duration = Duration::from_millis(100);
+const PATIENCE_MIN: Duration = Duration::from_millis(1);
+const TIME_MAX: Duration = Duration::from_secs(86_400);
 
 /// Settings of a lender.
 #[derive(Clone, Debug)]
@@ -126,7 +130,17 @@ impl Settings {
             Some((host, Ok(1..))) if !host.is_empty() => {}
             _ => return wrong(format!("{master:?} is no master: give HOST:PORT")),
         }
-        let Self { rest, rest_max, .. } = self;
+        let Self { rest, rest_max, every, patience, .. } = self;
+        let times = [("rest", rest), ("longest rest", rest_max), ("time between requests", every)];
+        for (name, time, least) in times
+            .map(|(name, time)| (name, time, TIME_MIN))
+            .into_iter()
+            .chain([("patience", patience, PATIENCE_MIN)])
+        {
+            if !(least..=TIME_MAX).contains(time) {
+                return wrong(format!("a {name} of {time:?}; give from {least:?} to {TIME_MAX:?}"));
+            }
+        }
         if rest_max < rest {
             return wrong(format!(
                 "a longest rest of {rest_max:?}, less than the least one of {rest:?}"
@@ -143,7 +157,7 @@ impl Settings {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn settings() -> Settings {
@@ -185,6 +199,12 @@ mod tests {
         assert!(told.ends_with("at least 64 MiB"), "{told}");
         let told = said(|it| it.rest_max = Duration::from_secs(14));
         assert_eq!(told, "a longest rest of 14s, less than the least one of 15s");
+        let told = said(|it| it.every = Duration::ZERO);
+        assert_eq!(told, "a time between requests of 0ns; give from 100ms to 86400s");
+        let told = said(|it| it.rest_max = Duration::MAX);
+        assert!(told.starts_with("a longest rest of ") && told.ends_with("to 86400s"), "{told}");
+        let told = said(|it| it.patience = Duration::ZERO);
+        assert_eq!(told, "a patience of 0ns; give from 1ms to 86400s");
         for wrong in ["store", ":50051", "store:0", "store:70000", "store:"] {
             let settings = Settings { master: wrong.to_owned(), ..settings() };
             assert!(settings.check().unwrap_err().to_string().contains(wrong), "{wrong}");

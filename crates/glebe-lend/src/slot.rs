@@ -1,11 +1,18 @@
 //! [`Slot`] is the place of one segment, with its lease while it has one.
 //!
-//! ```text
-//! Waiting --> Asking --> Mounting --> Lent --> Leaving --> Waiting
-//!    ^          |           |          |          |
-//!    +----------+           +----------+----------+--> Dying --> Waiting
-//! ```
-//! `Dying` waits for the end of a killed agent. Only `Leaving`, after a proven unmount, and `Dying`
+//! | from | to | when |
+//! |---|---|---|
+//! | Waiting | Asking | a thread asks the daemon for the lease |
+//! | Asking | Mounting | the lease came, and the agent was told to mount it |
+//! | Asking | Waiting | the daemon gave none, or there is no agent any more |
+//! | Mounting | Lent | the store has the segment |
+//! | Mounting | Waiting | the store refused it, and nothing is mapped |
+//! | Lent | Leaving | the agent was told to unmount it |
+//! | Leaving | Waiting | the agent has proved that nothing is mapped |
+//! | Mounting, Lent, Leaving | Dying | the agent was killed, or ended |
+//! | Dying | Waiting | the agent has ended, or takes long to |
+//!
+//! Only `Leaving`, after a proven unmount, and `Dying`
 //! release a lease that was mounted. If the agent takes long to end, a recalled lease does not wait
 //! for it: the daemon cuts the file of a released lease, which ends the access of every process
 //! before a page of it can be given to another one.
@@ -34,13 +41,38 @@ pub(crate) struct Held {
     pub(crate) recall: Option<Recall>,
 }
 
-/// The daemon's request for a lease.
+/// Why a segment has to leave, and since when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recall {
     pub(crate) at: Instant,
-    /// When the daemon takes the memory; `None` if it is not the daemon that wants it: the lender
-    /// stops, or the daemon has ended.
-    pub(crate) notice: Option<Duration>,
+    pub(crate) why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The daemon wants the memory, and takes it after that time.
+    Notice(Duration),
+    /// The lender stops.
+    Stop,
+    /// The daemon has ended, or has taken the memory.
+    Lost,
+}
+
+impl Recall {
+    pub(crate) fn notice(self) -> Option<Duration> {
+        match self.why {
+            Why::Notice(notice) => Some(notice),
+            Why::Stop | Why::Lost => None,
+        }
+    }
+}
+
+impl Held {
+    /// Returns true if the daemon may still ask for the lease. The connection of a lost daemon is
+    /// readable for ever, so nobody waits for it.
+    pub(crate) fn may_be_recalled(&self) -> bool {
+        self.recall.is_none_or(|recall| recall.why == Why::Stop)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +92,7 @@ pub(crate) struct Slot {
     pub(crate) backoff: Backoff,
     /// It waits until then.
     pub(crate) until: Option<Instant>,
+    /// Why it rests, for the status.
     pub(crate) why: &'static str,
 }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use super::{Helper, Lender};
+use super::{Helper, SegmentLender};
 use crate::agent::Agent;
 use crate::line::{Answer, Refused};
 use crate::slot::{Slot, State};
@@ -21,8 +21,10 @@ const SILENCE: Duration = Duration::from_secs(30);
 const MASTER: &str = "master";
 const STORE: &str = "store";
 const MOUNT: &str = "mount";
+const HOST: &str = "host";
 
-/// Connects to the master. Returns this host's address in the connection.
+/// Connects to the master. Returns this host's address in the connection. Resolving the name may
+/// take long; no segment is lent meanwhile, because there is no agent.
 fn reach(master: &str) -> Result<IpAddr, String> {
     let mut last = "no address".to_owned();
     for address in master.to_socket_addrs().map_err(|error| error.to_string())? {
@@ -35,14 +37,18 @@ fn reach(master: &str) -> Result<IpAddr, String> {
     Err(last)
 }
 
-impl Lender {
+impl SegmentLender {
     pub(super) fn start_agent(&mut self) {
         let now = Instant::now();
-        if matches!(&self.helper, Helper::Starting(_, until) if *until <= now) {
-            let master = &self.settings.master;
-            self.master_lost(&format!("the store at {master} was not set up within {SETUP:?}"));
-            self.count(Counter::NotSetUp);
-            return self.end_agent();
+        if let Helper::Starting { until, has_told, .. } = self.helper {
+            if until <= now {
+                if !has_told {
+                    let text = format!("was not set up within {SETUP:?}");
+                    self.not_set_up(MASTER, &text);
+                }
+                self.end_agent();
+            }
+            return;
         }
         if !matches!(self.helper, Helper::None) || self.is_stopping || self.start_at > now {
             return;
@@ -56,9 +62,15 @@ impl Lender {
                     .master_lost(&format!("the master at {master} is unreachable: {error}"));
             }
         };
+        if own.is_loopback() && self.settings.host.is_none() {
+            self.tell(HOST, &format!("other hosts cannot reach {own}; give --host if they shall"));
+        }
         let host = self.settings.host.clone().unwrap_or_else(|| own.to_string());
         match Agent::start(&self.settings, &host) {
-            Ok(agent) => self.helper = Helper::Starting(agent, now + SETUP),
+            Ok(agent) => {
+                self.helper =
+                    Helper::Starting { agent, until: Instant::now() + SETUP, has_told: false }
+            }
             Err(error) => {
                 self.pause_starts();
                 self.tell(STORE, &format!("no agent: {error}"));
@@ -81,7 +93,7 @@ impl Lender {
     }
 
     pub(super) fn next_check(&self) -> Instant {
-        self.check.map_or(self.check_at, |(_, asked)| asked + SILENCE)
+        self.check.map_or(self.check_at, |(_, asked)| asked.max(self.heard) + SILENCE)
     }
 
     /// Asks the master by the agent, from time to time.
@@ -100,21 +112,21 @@ impl Lender {
 
     /// Takes the agent's answers that are there.
     pub(super) fn take_answers(&mut self) {
-        let (Helper::Starting(agent, _) | Helper::Ready(agent) | Helper::Dying(agent, _)) =
+        let (Helper::Starting { agent, .. } | Helper::Ready(agent) | Helper::Dying { agent, .. }) =
             &mut self.helper
         else {
             return;
         };
         let answers = agent.answers();
-        agent.read_log();
-        if matches!(self.helper, Helper::Dying(..)) {
+        agent.read_log(&mut self.log);
+        if matches!(self.helper, Helper::Dying { .. }) {
             return;
         }
         for answer in answers {
             self.heard = Instant::now();
             match answer {
                 Answer { number: 0, body: Ok(text) } => self.set_up(&text),
-                Answer { number: 0, body: Err(refused) } => self.not_set_up(&refused),
+                Answer { number: 0, body: Err(refused) } => self.set_up_refused(&refused),
                 Answer { number, body } if self.check.is_some_and(|(check, _)| check == number) => {
                     self.checked(body);
                 }
@@ -124,10 +136,10 @@ impl Lender {
     }
 
     fn set_up(&mut self, text: &str) {
-        let Helper::Starting(agent, _) = std::mem::replace(&mut self.helper, Helper::None) else {
-            return;
+        self.helper = match std::mem::replace(&mut self.helper, Helper::None) {
+            Helper::Starting { agent, .. } => Helper::Ready(agent),
+            other => return self.helper = other,
         };
-        self.helper = Helper::Ready(agent);
         self.count(Counter::Started);
         self.pause = PAUSE_MIN;
         (self.check, self.check_at) = (None, Instant::now() + self.settings.every);
@@ -141,13 +153,20 @@ impl Lender {
     }
 
     /// The agent ends after this answer.
-    fn not_set_up(&mut self, refused: &Refused) {
+    fn set_up_refused(&mut self, refused: &Refused) {
+        let Helper::Starting { agent, has_told, .. } = &mut self.helper else { return };
+        let text = format!("is not set up: {refused}{}", agent.error());
+        if !std::mem::replace(has_told, true) {
+            self.not_set_up(STORE, &text);
+        }
+    }
+
+    fn not_set_up(&mut self, trouble: &'static str, why: &str) {
         self.count(Counter::NotSetUp);
-        let log = self.agent().map(Agent::error).unwrap_or_default();
-        let text = format!("the store at {} is not set up: {refused}{log}", self.settings.master);
+        let text = format!("the store at {} {why}", self.settings.master);
         self.now.is_master_up = false;
         self.now.master.clone_from(&text);
-        self.tell(STORE, &text);
+        self.tell(trouble, &text);
     }
 
     fn checked(&mut self, body: Result<String, Refused>) {
@@ -211,20 +230,31 @@ impl Lender {
     /// Sees to the agent's end.
     pub(super) fn take_end(&mut self) {
         self.take_answers();
-        let was_set_up = !matches!(self.helper, Helper::Starting(..));
-        let (mut agent, killed) = match std::mem::replace(&mut self.helper, Helper::None) {
+        let was_ready = match std::mem::replace(&mut self.helper, Helper::None) {
             Helper::None => return,
-            Helper::Starting(agent, _) | Helper::Ready(agent) => (agent, None),
-            Helper::Dying(agent, at) => (agent, Some(at)),
+            Helper::Starting { mut agent, has_told, .. } => {
+                let status = agent.wait();
+                if !has_told {
+                    let last = agent.last_words();
+                    self.not_set_up(
+                        STORE,
+                        &format!("is not set up: the agent ended: {status}{last}"),
+                    );
+                }
+                false
+            }
+            Helper::Ready(mut agent) => {
+                let (status, log) = (agent.wait(), agent.error());
+                self.count(Counter::Died);
+                self.log(&format!("the agent ended: {status}{log}; its segments are gone"));
+                true
+            }
+            Helper::Dying { mut agent, killed, was_ready } => {
+                agent.wait();
+                self.shown.kill.record(killed.elapsed().as_nanos() as u64);
+                was_ready
+            }
         };
-        let status = agent.wait();
-        if let Some(at) = killed {
-            self.shown.kill.record(at.elapsed().as_nanos() as u64);
-        } else if was_set_up {
-            self.count(Counter::Died);
-            let log = agent.error();
-            self.log(&format!("the agent ended: {status}{log}; its segments are gone"));
-        }
         self.check = None;
         self.doom();
         for at in 0..self.slots.len() {
@@ -233,7 +263,7 @@ impl Lender {
                 other => self.slots[at].state = other,
             }
         }
-        match was_set_up {
+        match was_ready {
             // Readers may use addresses of the old agent for the store's lease time.
             true => self.start_at = Instant::now() + self.settings.rest,
             false => self.pause_starts(),

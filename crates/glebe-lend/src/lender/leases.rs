@@ -9,7 +9,7 @@ use glebe_lease::{Client, Lease, LeaseError};
 use glebe_os::internal::sys::processes::thread;
 use glebe_os::units::Bytes;
 
-use super::{Helper, Lender};
+use super::{Helper, SegmentLender};
 use crate::slot::{Held, Slot, State};
 use crate::status::Counter;
 
@@ -19,24 +19,42 @@ const LIMIT: Duration = Duration::from_secs(10);
 const NAME: &str = "lend";
 const DAEMON: &str = "daemon";
 const MEMORY: &str = "memory";
+const UNIT: &str = "unit";
+const LEASE: &str = "lease";
 
 /// The daemon's answer for a slot, and how long it took.
 #[derive(Debug)]
 pub(super) struct Made {
     slot: usize,
-    got: Result<(Client, Lease), LeaseError>,
+    got: Result<(Client, Lease), NotMade>,
     took: Duration,
 }
 
-fn lease(daemon: &std::path::Path, len: Bytes) -> Result<(Client, Lease), LeaseError> {
+#[derive(Debug)]
+enum NotMade {
+    Daemon(LeaseError),
+    /// The daemon's unit, which the segment is no multiple of: a lease would be longer.
+    Unit(Bytes),
+}
+
+impl From<LeaseError> for NotMade {
+    fn from(error: LeaseError) -> Self {
+        Self::Daemon(error)
+    }
+}
+
+fn lease(daemon: &std::path::Path, len: Bytes) -> Result<(Client, Lease), NotMade> {
     let client = Client::connect_within(daemon, NAME, LIMIT)?.patience(Duration::ZERO);
+    if len.get() % client.brick().get() != 0 {
+        return Err(NotMade::Unit(client.brick()));
+    }
     let flags = Flags { contiguous: false, one_file: true, revocable: true };
     let wish = Wish { bytes: len.get(), flags, name: Name::new(NAME), ..Wish::default() };
     let lease = client.lease(wish)?;
     Ok((client, lease))
 }
 
-impl Lender {
+impl SegmentLender {
     /// Returns the slot that is next, and when.
     fn next_slot(&self) -> Option<(usize, Instant)> {
         let may = matches!(self.helper, Helper::Ready(_)) && self.now.is_master_up;
@@ -85,8 +103,10 @@ impl Lender {
             self.is_asking = false;
             self.slots[slot].rest(None, "");
             match got {
+                // A lender that stops would mount it only to unmount it.
+                Ok(_) if self.is_stopping => {}
                 Ok((client, lease)) => self.mount(slot, client, lease, took),
-                Err(error) => self.refused(&error),
+                Err(why) => self.refused(&why),
             }
         }
     }
@@ -96,6 +116,8 @@ impl Lender {
         "answers".clone_into(&mut self.now.daemon);
         self.clear(DAEMON, "the daemon answers again");
         self.clear(MEMORY, "the daemon gives memory again");
+        self.told.remove(UNIT);
+        self.told.remove(LEASE);
         let Helper::Ready(agent) = &mut self.helper else { return };
         let Some(file) = lease.files().next().map(|file| file.as_raw_fd()) else { return };
         // The agent opens the lender's file by this path, so no descriptor has to be sent.
@@ -104,25 +126,34 @@ impl Lender {
         let (told, segment) = (Instant::now(), String::new());
         let held = Held { lease, client, given, command, told, segment, since: told, recall: None };
         self.slots[slot].state = State::Mounting(held);
-        match self.is_stopping {
-            true => self.recall(slot, None),
-            // A recall may have come with the lease.
-            false => self.take_recalls(&[slot]),
-        }
+        // A recall may have come with the lease.
+        self.take_recalls(&[slot]);
     }
 
-    fn refused(&mut self, error: &LeaseError) {
+    fn refused(&mut self, why: &NotMade) {
         self.ask_at = Instant::now() + self.settings.every;
         let again = format!("asks again every {:?}", self.settings.every);
-        if let LeaseError::Refused { text, .. } = error {
-            self.count(Counter::NoMemory);
-            self.now.is_daemon_up = true;
-            self.now.daemon = format!("gives no memory: {text}");
-            self.clear(DAEMON, "the daemon answers again");
-            self.tell(MEMORY, &format!("the daemon gives no memory: {text}; {again}"));
-        } else {
-            self.daemon_lost(&format!("{error}; {again}"));
-        }
+        let (trouble, text) = match why {
+            NotMade::Daemon(LeaseError::Refused { text, .. }) => {
+                self.count(Counter::NoMemory);
+                (MEMORY, format!("gives no memory: {text}"))
+            }
+            NotMade::Unit(unit) => {
+                let segment = self.settings.segment;
+                (UNIT, format!("has units of {unit}; give a --segment that is a multiple of it, not {segment}"))
+            }
+            NotMade::Daemon(
+                error @ (LeaseError::NoDaemon { .. }
+                | LeaseError::Silent { .. }
+                | LeaseError::Malformed(_)
+                | LeaseError::Connection(_)),
+            ) => return self.daemon_lost(&format!("{error}; {again}")),
+            NotMade::Daemon(error) => (LEASE, format!("gave memory that cannot be used: {error}")),
+        };
+        self.now.is_daemon_up = true;
+        self.clear(DAEMON, "the daemon answers again");
+        self.tell(trouble, &format!("the daemon {text}; {again}"));
+        self.now.daemon = text;
     }
 
     pub(super) fn daemon_lost(&mut self, text: &str) {

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use glebe_lease::LeaseError;
 
-use super::{Helper, Lender};
+use super::{Helper, SegmentLender};
 use crate::backoff::pays_after;
-use crate::slot::{Held, Recall, State};
+use crate::slot::{Held, Recall, State, Why};
 use crate::status::Counter;
 
-/// Least time for the agent if no recall presses: the lender or the daemon ends.
+/// Least time for the agent when the lender stops or the daemon has ended.
 const OWN: Duration = Duration::from_secs(2);
 
-impl Lender {
+impl SegmentLender {
     /// Looks for recalls of these slots.
     pub(super) fn take_recalls(&mut self, slots: &[usize]) {
         for at in slots.iter().copied() {
@@ -20,28 +20,29 @@ impl Lender {
             match held.lease.recalled(Duration::ZERO) {
                 Ok(Some(notice)) => {
                     self.count(Counter::Recalled);
-                    self.recall(at, Some(notice));
+                    self.recall(at, Why::Notice(notice));
                 }
                 Ok(None) => {}
                 Err(LeaseError::Revoked) => {
                     self.count(Counter::Recalled);
+                    self.recall(at, Why::Lost);
                     self.kill("the daemon took memory before the agent had unmounted it");
                 }
                 Err(error) => {
                     self.count(Counter::DaemonLost);
                     self.daemon_lost(&format!("{error}; its segments end"));
-                    self.recall(at, None);
+                    self.recall(at, Why::Lost);
                 }
             }
         }
     }
 
-    /// Has a segment unmounted. Without a notice it is not the daemon that wants it.
-    pub(super) fn recall(&mut self, at: usize, notice: Option<Duration>) {
-        let recall = Recall { at: Instant::now(), notice };
+    /// Has a segment unmounted. What the daemon says comes before the lender's own wish.
+    pub(super) fn recall(&mut self, at: usize, why: Why) {
+        let recall = Recall { at: Instant::now(), why };
         let state = &mut self.slots[at].state;
         match state.held_mut() {
-            Some(held) if held.recall.is_none() => held.recall = Some(recall),
+            Some(held) if held.may_be_recalled() => held.recall = Some(recall),
             _ => return,
         }
         if matches!(state, State::Lent(_)) {
@@ -70,7 +71,7 @@ impl Lender {
         });
         let patience = self.settings.patience;
         // The rest of the notice is for the agent's end.
-        let of = |recall: Recall| match recall.notice {
+        let of = |recall: Recall| match recall.notice() {
             None => recall.at + OWN.max(patience),
             Some(notice) => (recall.at.max(self.heard) + patience).min(recall.at + notice / 2),
         };
@@ -79,9 +80,9 @@ impl Lender {
 
     /// Returns when recalled leases wait no longer for the end of the killed agent.
     pub(super) fn end_of_dying(&self) -> Option<Instant> {
-        let Helper::Dying(_, killed) = self.helper else { return None };
+        let Helper::Dying { killed, .. } = self.helper else { return None };
         let waits = self.slots.iter().filter_map(|slot| match &slot.state {
-            State::Dying(held) => held.recall.and_then(|recall| Some((recall.at, recall.notice?))),
+            State::Dying(held) => held.recall.and_then(|it| Some((it.at, it.notice()?))),
             _ => None,
         });
         let of = |(at, notice): (Instant, Duration)| at + notice / 4 * 3;
@@ -97,7 +98,7 @@ impl Lender {
         }
         for at in 0..self.slots.len() {
             match std::mem::take(&mut self.slots[at].state) {
-                State::Dying(held) if held.recall.is_some_and(|it| it.notice.is_some()) => {
+                State::Dying(held) if held.recall.is_some_and(|it| it.notice().is_some()) => {
                     self.release(at, held, "cut from the agent, which is slow to end");
                 }
                 other => self.slots[at].state = other,
@@ -114,13 +115,15 @@ impl Lender {
     }
 
     pub(super) fn end_agent(&mut self) {
+        let killed = Instant::now();
         self.helper = match std::mem::replace(&mut self.helper, Helper::None) {
-            Helper::Ready(agent) | Helper::Starting(agent, _) => {
-                agent.kill();
-                Helper::Dying(agent, Instant::now())
-            }
+            Helper::Ready(agent) => Helper::Dying { agent, killed, was_ready: true },
+            Helper::Starting { agent, .. } => Helper::Dying { agent, killed, was_ready: false },
             other => return self.helper = other,
         };
+        if let Some(agent) = self.agent() {
+            agent.kill();
+        }
         self.count(Counter::Killed);
         self.doom();
     }
@@ -142,7 +145,7 @@ impl Lender {
         let Held { lease, client, given, segment, since, recall, .. } = held;
         drop((lease, client));
         let now = Instant::now();
-        let recall = recall.filter(|recall| recall.notice.is_some());
+        let recall = recall.filter(|recall| recall.notice().is_some());
         let slot = &mut self.slots[at];
         let Some(Recall { at: asked, .. }) = recall else {
             let rest = slot.backoff.least();
