@@ -16,25 +16,36 @@ impl SegmentLender {
     /// Looks for recalls of these slots.
     pub(super) fn take_recalls(&mut self, slots: &[usize]) {
         for at in slots.iter().copied() {
-            let Some(held) = self.slots[at].state.held() else { continue };
-            match held.lease.recalled(Duration::ZERO) {
-                Ok(Some(notice)) => {
+            // The daemon may have asked for the memory, and have taken it since.
+            while self.take_recall(at) {}
+        }
+    }
+
+    /// Takes one message of the daemon. Returns true if there may be another one.
+    fn take_recall(&mut self, at: usize) -> bool {
+        let Some(held) = self.slots[at].state.held() else { return false };
+        let is_first = held.may_be_recalled();
+        match held.lease.recalled(Duration::ZERO) {
+            Ok(Some(notice)) => {
+                self.count(Counter::Recalled);
+                self.recall(at, Why::Notice(notice));
+                return true;
+            }
+            Ok(None) => {}
+            Err(LeaseError::Revoked) => {
+                if is_first {
                     self.count(Counter::Recalled);
-                    self.recall(at, Why::Notice(notice));
                 }
-                Ok(None) => {}
-                Err(LeaseError::Revoked) => {
-                    self.count(Counter::Recalled);
-                    self.recall(at, Why::Lost);
-                    self.kill("the daemon took memory before the agent had unmounted it");
-                }
-                Err(error) => {
-                    self.count(Counter::DaemonLost);
-                    self.daemon_lost(&format!("{error}; its segments end"));
-                    self.recall(at, Why::Lost);
-                }
+                self.recall(at, Why::Lost);
+                self.kill("the daemon took memory before the agent had unmounted it");
+            }
+            Err(error) => {
+                self.count(Counter::DaemonLost);
+                self.daemon_lost(&format!("{error}; its segments end"));
+                self.recall(at, Why::Lost);
             }
         }
+        false
     }
 
     /// Has a segment unmounted. What the daemon says comes before the lender's own wish.

@@ -1,6 +1,7 @@
 """Stands in for Mooncake's store: maps the files that it is given, and fails as the file `mode` of
 the folder `$DOUBLE` says. The file `log` there has a line for each call."""
 
+import __main__
 import ctypes
 import mmap
 import os
@@ -22,6 +23,11 @@ def note(*words):
         file.write(" ".join(map(str, words)) + "\n")
 
 
+def waits(word):
+    while word in mode():
+        time.sleep(0.02)
+
+
 class MooncakeDistributedStore:
     def __init__(self):
         self.segments = {}
@@ -35,6 +41,11 @@ class MooncakeDistributedStore:
             line = "E1129 22:29:45.5 7 client.cpp:1] Version mismatch: server=9 client=0"
             print(line, file=sys.stderr, flush=True)
             return -1
+        if "silent" in mode():
+            print("last words", file=sys.stderr, flush=True)
+            os._exit(3)
+        if "slow-setup" in mode():
+            time.sleep(1000)
         print("the package prints")
         return 0
 
@@ -42,9 +53,16 @@ class MooncakeDistributedStore:
         return "double:1"
 
     def is_exist(self, key):
+        if "slow-check" in mode():
+            note("check")
+        waits("slow-check")
+        if "twice" in mode():
+            __main__.say(0, "ok", "second", "answer")
+            note("twice")
         return -900 if "dead" in mode() else 0
 
     def mount_segment(self, path, size, offset=0, protocol="tcp", location=""):
+        waits("slow-mount")
         if "crash" in mode():
             os.abort()
         if "refuse" in mode():

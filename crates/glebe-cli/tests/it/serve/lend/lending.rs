@@ -1,7 +1,8 @@
 //! [`Lending`] is a server, a master's port, and a lender with the double of the package.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use glebe_testing::time::{slowed, wait_until};
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
+use rustix::net::{bind, getsockname, socket, sockopt, AddressFamily, SocketType};
 use serde_json::Value;
 
 use super::super::leases::lacks_memory;
@@ -26,14 +28,24 @@ pub struct Lending {
     pub server: Serving,
     pub scratch: Scratch,
     _turn: Option<Turn>,
+    _port: Option<OwnedFd>,
 }
 
 /// Starts a server of 64 MiB, which lends 54 MiB. With a long notice, its memory comes back by the
 /// lender alone.
 pub fn serving(scratch: &Scratch, notice: &str) -> Option<Serving> {
+    serving_by(glebe(), scratch, notice, &["-m", "64"])
+}
+
+/// Starts a server by a command that is `glebe`, or executes it.
+pub fn serving_by(
+    mut command: Command,
+    scratch: &Scratch,
+    notice: &str,
+    more: &[&str],
+) -> Option<Serving> {
     let at = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
-    let mut command = glebe();
-    command.args(["serve", "--no-stats", "--leases", "-m", "64", "-s", &at("cache")]);
+    command.args(["serve", "--no-stats", "--leases", "-s", &at("cache")]).args(more);
     command.args(["--lease-socket", &at("leases"), "--lease-zeroed", "4M"]);
     command.args(["--lease-notice", notice]);
     let wrong = scratch.path().join("wrong");
@@ -51,13 +63,29 @@ pub fn lend(scratch: &Path, port: u16, more: &[&str]) -> Command {
     let at = |name: &str| scratch.join(name).to_string_lossy().into_owned();
     let mut command = glebe();
     command.args(["lend", "--mooncake", &format!("127.0.0.1:{port}"), "--share", "35M"]);
-    command.args(["--segment", "8M", "--rest", "0.5", "--rest-max", "2", "--every", "0.2"]);
-    command.args(["--socket", &at("leases"), "--control", &at("control")]);
+    for option in [["--segment", "8M"], ["--rest", "0.5"], ["--rest-max", "2"]] {
+        if !more.contains(&option[0]) {
+            command.args(option);
+        }
+    }
+    command.args(["--every", "0.2", "--socket", &at("leases"), "--control", &at("control")]);
     command.args(more);
+    // A helper that imports this file of the current folder is not set up.
+    fs::write(at("ctypes.py"), "raise ImportError('of the current folder')").expect("written");
+    command.current_dir(scratch);
     command.env("PYTHONPATH", DOUBLE).env("PYTHONDONTWRITEBYTECODE", "1").env("DOUBLE", scratch);
     let log = fs::File::options().create(true).append(true).open(at("lend.log"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.expect("a file"));
     command
+}
+
+/// Takes a free port. Listeners may use it, and no other program gets it between two of them.
+fn port() -> (OwnedFd, SocketAddr) {
+    let taken = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    sockopt::set_socket_reuseaddr(&taken, true).expect("a socket");
+    bind(&taken, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = getsockname(&taken).expect("an address");
+    (taken, address.try_into().expect("an address"))
 }
 
 impl Lending {
@@ -67,11 +95,18 @@ impl Lending {
         let (turn, scratch) = (Turn::alone(POOL), Scratch::new("lend"));
         let server = serving(&scratch, notice)?;
         fs::write(scratch.path().join("mode"), mode).expect("written");
-        let master = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = master.local_addr().expect("an address").port();
+        let (reserved, address) = port();
+        let (master, port) = (TcpListener::bind(address).expect("the port"), address.port());
         let more = ["--patience", patience];
         let lender = lend(scratch.path(), port, &more).spawn().expect("the program starts");
-        Some((Self { lender, server, scratch, _turn: turn }, master))
+        Some((Self { lender, server, scratch, _turn: turn, _port: Some(reserved) }, master))
+    }
+
+    /// Starts a lender. `server` may be a program that serves nothing.
+    pub fn to(server: Serving, scratch: Scratch, mode: &str, port: u16, more: &[&str]) -> Self {
+        fs::write(scratch.path().join("mode"), mode).expect("written");
+        let lender = lend(scratch.path(), port, more).spawn().expect("the program starts");
+        Self { lender, server, scratch, _turn: None, _port: None }
     }
 
     /// Starts all, and waits until four segments are lent. No agent is killed.
@@ -92,7 +127,7 @@ impl Lending {
         let more = ["--patience", LONG, "--python", &python.to_string_lossy()];
         let mut command = lend(scratch.path(), port, &more);
         let lender = command.env_remove("PYTHONPATH").spawn().expect("the program starts");
-        Some(Self { lender, server, scratch, _turn: turn })
+        Some(Self { lender, server, scratch, _turn: turn, _port: None })
     }
 
     pub fn mode(&self, mode: &str) {
@@ -143,6 +178,17 @@ impl Lending {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// Starts a program with a lease, which may have to wait for its memory.
+    pub fn leasing(&self, size: &str) -> Child {
+        let args = ["lease", "--socket", &self.at("leases"), "--wait", "60", size, "--", "true"];
+        glebe().args(args).spawn().expect("glebe starts")
+    }
+
+    /// Returns the number of lines of the lender's log with these words.
+    pub fn said(&self, what: &str) -> usize {
+        self.lines("lend.log").iter().filter(|line| line.contains(what)).count()
+    }
+
     /// Returns the names of leases.
     pub fn leases(&self) -> Vec<String> {
         let args = ["leases", "--json", "--socket", &self.at("leases")];
@@ -190,6 +236,12 @@ impl Shown {
 
     pub fn lent(&self) -> u64 {
         self.number("lent_bytes") / SEGMENT
+    }
+
+    /// Returns the number of segments in a state.
+    pub fn words(&self, state: &str) -> usize {
+        let all = self.0["segments"].as_array().expect("segments");
+        all.iter().filter(|it| it.as_str().is_some_and(|it| it == state)).count()
     }
 
     pub fn agent(&self) -> u32 {

@@ -10,6 +10,7 @@ use crate::serve::{glebe, Serving};
 fn segments_are_lent_recalled_and_lent_again_at_new_addresses() {
     let Some((mut lending, _master)) = Lending::started() else { return };
     assert_eq!(lending.leases(), ["lend"; 4]);
+    assert_eq!(lending.said("other hosts cannot reach 127.0.0.1; give --host"), 1);
     let setup = &lending.lines("log")[1];
     assert!(setup.starts_with("setup 127.0.0.1 P2PHANDSHAKE 0 tcp 127.0.0.1:"), "{setup}");
     // Of 54 MiB, 22 are free: one segment has to leave.
@@ -82,25 +83,99 @@ fn an_agent_that_keeps_a_mapping_is_killed_before_memory_is_given() {
     after_kill("leak", LONG, "unmount_segment gave 0, but the memory is still mapped");
 }
 
+#[test]
+fn a_segment_is_recalled_while_it_is_mounted() {
+    let Some((lending, _master)) = Lending::start("slow-mount", LONG, LONG) else { return };
+    lending.wait("all are mounted", |it| it.words("is being mounted") == 4);
+    let mut leasing = lending.leasing("24M");
+    lending.wait("one is recalled", |it| it.number("recalled") == 1);
+    assert_eq!(lending.leases(), ["lend"; 4], "the agent may have it mapped");
+    lending.mode("");
+    assert!(leasing.wait().expect("a child").success());
+    lending.wait("all is lent", |it| it.lent() == 4 && it.number("mounted") == 5);
+    let shown = lending.status().expect("a lender");
+    assert_eq!(["unmounted", "killed"].map(|it| shown.number(it)), [1, 0]);
+}
+
+#[test]
+fn a_late_answer_of_the_master_delays_no_recall() {
+    let Some((lending, _master)) = Lending::started() else { return };
+    lending.mode("slow-check");
+    let is_asked = || lending.lines("log").iter().any(|line| line == "check");
+    lending.wait("the master is asked", |_| is_asked());
+    lending.leased("24M", "true");
+    let shown = lending.status().expect("a lender");
+    assert_eq!(["unmounted", "killed"].map(|it| shown.number(it)), [1, 0]);
+    lending.mode("");
+    lending.wait("all is lent", |it| it.lent() == 4);
+}
+
+#[test]
+fn memory_that_was_taken_ends_the_agent() {
+    let Some((lending, _master)) = Lending::started_with("1", LONG) else { return };
+    lending.signal("STOP", lending.lender.id());
+    lending.leased("24M", "true");
+    lending.signal("CONT", lending.lender.id());
+    lending.wait("the agent is killed", |it| it.number("killed") == 1);
+    assert!(lending.has_said("the daemon took memory before the agent had unmounted it"));
+    lending.wait("a new agent lends", |it| it.lent() == 4);
+    assert_eq!(lending.status().expect("a lender").number("recalled"), 1);
+}
+
+#[test]
+fn a_recall_counts_while_the_lender_stops() {
+    let Some((mut lending, _master)) = Lending::started_with("2", LONG) else { return };
+    lending.mode("hang");
+    lending.signal("TERM", lending.lender.id());
+    lending.wait("all leave", |it| it.words("is being unmounted") == 4);
+    lending.leased("24M", "true");
+    assert_eq!(lending.ended(), Some(0));
+    assert!(lending.has_said("the agent is killed: no answer to an unmount in time"));
+}
+
 /// Traces a thread until its own end. Its process ends only then.
 const TRACER: &str = "import ctypes, sys, time
 SEIZE = 0x4206
 print(ctypes.CDLL(None).ptrace(SEIZE, int(sys.argv[1]), None, None), flush=True)
 time.sleep(1000)";
 
-#[test]
-fn memory_is_cut_from_an_agent_that_is_slow_to_end() {
-    let Some((lending, _master)) = Lending::started_with(LONG, "200") else { return };
+/// Keeps the agent from its end. Prints that this user may not.
+fn traced(lending: &Lending) -> Option<Serving> {
     let thread = lending
         .lines("log")
         .into_iter()
         .find_map(|line| line.strip_prefix("thread ").map(str::to_owned));
     let mut tracer = Command::new("python3");
     tracer.args(["-c", TRACER, &thread.expect("a thread")]).stdout(Stdio::piped());
-    let mut tracer = Serving::start(&mut tracer, 1);
-    if tracer.said != ["0"] {
-        return println!("skipped: this user may not trace a process");
+    let tracer = Serving::start(&mut tracer, 1);
+    let may = tracer.said == ["0"];
+    if !may {
+        println!("skipped: this user may not trace a process");
     }
+    may.then_some(tracer)
+}
+
+#[test]
+fn memory_waits_for_the_end_of_a_killed_agent() {
+    let Some((lending, _master)) = Lending::started() else { return };
+    let Some(mut tracer) = traced(&lending) else { return };
+    lending.mode("dead");
+    let mut leasing = lending.leasing("24M");
+    lending.wait("the agent is killed", |it| {
+        it.number("killed") == 1 && it.words("waits for the agent's end") == 4
+    });
+    assert_eq!(lending.leases(), ["lend"; 4]);
+    assert!(leasing.try_wait().expect("a child").is_none(), "its memory is not free");
+    lending.mode("");
+    let _ = tracer.child.kill();
+    assert!(leasing.wait().expect("a child").success());
+    assert_eq!(lending.said("after the agent's end"), 1, "{:?}", lending.lines("lend.log"));
+}
+
+#[test]
+fn memory_is_cut_from_an_agent_that_is_slow_to_end() {
+    let Some((lending, _master)) = Lending::started_with(LONG, "200") else { return };
+    let Some(mut tracer) = traced(&lending) else { return };
     let agent = lending.status().expect("a lender").agent();
     lending.mode("hang");
     lending.leased("24M", "true");

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
 
-use super::lending::{lend, lives, serving, Lending, LONG};
-use crate::serve::{glebe, output};
+use super::lending::{lend, lives, serving, serving_by, Lending, LONG};
+use crate::serve::{glebe, output, Serving};
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -44,6 +44,70 @@ fn a_refused_segment_goes_back() {
     lending.mode("");
     lending.wait("all is lent", |it| it.lent() == 4);
     assert!(lending.has_said("the store takes segments again"));
+}
+
+/// Starts a lender without a server. It never gets memory.
+fn alone(mode: &str, more: &[&str]) -> (Lending, TcpListener) {
+    let nothing = Serving::start(Command::new("sleep").arg("1000"), 0);
+    let master = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = master.local_addr().expect("an address").port();
+    (Lending::to(nothing, Scratch::new("lend"), mode, port, more), master)
+}
+
+#[test]
+fn a_helper_that_ends_without_a_word_is_told() {
+    let (lending, _master) = alone("silent", &[]);
+    lending.wait("it ended twice", |it| it.number("not_set_up") >= 2);
+    let told = "is not set up: the agent ended: exit status: 3 (last words)";
+    assert_eq!(lending.said(told), 1, "{:?}", lending.lines("lend.log"));
+    let shown = lending.status().expect("a lender");
+    assert!(shown.0["master"].as_str().is_some_and(|it| it.ends_with(told)));
+    assert_eq!(shown.number("died"), 0);
+    lending.mode("");
+    lending.wait("it is set up", |it| it.number("started") == 1);
+}
+
+#[test]
+fn a_setup_that_is_too_slow_is_tried_again_before_the_rest() {
+    let more = ["--rest", "600", "--rest-max", "600", "--host", "a.host"];
+    let (lending, _master) = alone("slow-setup", &more);
+    lending.wait("it was too slow", |it| it.number("not_set_up") == 1);
+    lending.mode("");
+    lending.wait("it is set up", |it| it.number("started") == 1);
+    assert_eq!(lending.said("was not set up within 15s"), 1, "{:?}", lending.lines("lend.log"));
+    assert_eq!(lending.said("other hosts cannot reach"), 0);
+    let last = lending.lines("log").pop().unwrap_or_default();
+    assert!(last.starts_with("setup a.host "), "{last}");
+}
+
+#[test]
+fn a_second_first_answer_changes_nothing() {
+    let Some((lending, _master)) = Lending::started() else { return };
+    lending.mode("twice");
+    let is_said = || lending.lines("log").iter().any(|line| line == "twice");
+    lending.wait("it is said again", |_| is_said());
+    lending.mode("");
+    lending.leased("24M", "true");
+    let shown = lending.status().expect("a lender");
+    assert_eq!(["unmounted", "killed", "started"].map(|it| shown.number(it)), [1, 0, 1]);
+}
+
+#[test]
+fn a_lease_is_not_longer_than_its_segment() {
+    let (_turn, scratch) = (Turn::alone(POOL), Scratch::new("lend"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 900; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_glebe")]);
+    let few = ["-m", "1024", "-c", "16", "-t", "1", "--lease-connections", "8"];
+    let Some(server) = serving_by(command, &scratch, LONG, &few) else { return };
+    let master = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = master.local_addr().expect("an address").port();
+    let lending = Lending::to(server, scratch, "", port, &["--segment", "6M"]);
+    let told = "has units of 4 MiB; give a --segment that is a multiple of it, not 6 MiB";
+    lending.wait("it is told", |it| it.0["daemon"] == told);
+    assert_eq!(lending.said(told), 1, "{:?}", lending.lines("lend.log"));
+    let shown = lending.status().expect("a lender");
+    assert_eq!([shown.number("mounted"), shown.number("no_memory")], [0, 0]);
+    assert!(lending.leases().is_empty());
 }
 
 #[test]
@@ -88,12 +152,24 @@ fn a_daemon_may_end_and_come_back() {
     lending.server.signal("TERM");
     lending.server.ends_well();
     lending.wait("it is lost", |it| it.0["daemon_up"] == false && it.lent() == 0);
-    assert!(lending.status().expect("a lender").number("daemon_lost") >= 1);
+    assert_eq!(lending.status().expect("a lender").number("daemon_lost"), 4);
     let Some(server) = serving(&lending.scratch, LONG) else { return };
     lending.server = server;
     lending.wait("all is lent", |it| it.lent() == 4 && it.0["daemon_up"] == true);
     assert!(lending.has_said("the daemon answers again"));
     assert_eq!(lending.status().expect("a lender").number("killed"), 0);
+}
+
+#[test]
+fn a_daemon_may_end_during_a_mount() {
+    let Some((mut lending, _master)) = Lending::start("slow-mount", LONG, LONG) else { return };
+    lending.wait("all are mounted", |it| it.words("is being mounted") == 4);
+    lending.server.signal("TERM");
+    lending.server.ends_well();
+    lending.wait("it is lost", |it| it.0["daemon_up"] == false);
+    lending.mode("");
+    lending.wait("nothing is mounted", |it| it.number("unmounted") == 4);
+    assert_eq!(lending.status().expect("a lender").number("daemon_lost"), 4);
 }
 
 #[test]
@@ -103,9 +179,7 @@ fn a_killed_lender_leaves_nothing() {
     assert!(lives(agent));
     // A hung agent does not see the end of its standard input.
     lending.mode("hang");
-    let leases = lending.at("leases");
-    let args = ["lease", "--socket", &leases, "--wait", "60", "24M", "--", "true"];
-    let mut waiting = glebe().args(args).spawn().expect("glebe starts");
+    let mut waiting = lending.leasing("24M");
     lending.wait("the agent hangs", |it| it.0.to_string().contains("is being unmounted"));
     let _ = lending.lender.kill();
     let _ = lending.ended();
