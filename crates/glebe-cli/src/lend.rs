@@ -50,8 +50,8 @@ pub struct LendArgs {
     /// Python with Mooncake's package
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
-    /// Least rest of memory that was taken back; at least the master's lease time, which is 5 or
-    /// 10 s if not set
+    /// Least rest of memory that was taken back; at least the master's lease time, which is 10 s
+    /// in Mooncake 0.3.13 if not set
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "15")]
     rest: Duration,
     /// Longest rest, if recalls are frequent

@@ -59,7 +59,7 @@ pub struct SegmentLender {
     /// When to start an agent, and the next pause after a failure.
     start_at: Instant,
     pause: Duration,
-    /// The latest answer of the agent.
+    /// The latest answer to a mount or an unmount. A check has a thread of the agent of its own.
     heard: Instant,
     /// A question for the master that has no answer, and when to ask the next one.
     check: Option<(u64, Instant)>,
@@ -207,7 +207,7 @@ impl SegmentLender {
         let helper = match &self.helper {
             Helper::None => (!self.is_stopping).then_some(self.start_at),
             Helper::Starting { until, .. } => Some(*until),
-            Helper::Ready(_) => Some(self.next_check()),
+            Helper::Ready(_) => self.next_check(),
             Helper::Dying { .. } => self.end_of_dying(),
         };
         [helper, self.deadline(), self.next_ask()].into_iter().flatten().min()

@@ -9,7 +9,8 @@
 //! # Addresses
 //! Readers and writers of the store may use an address of a segment for some time after its end,
 //! so no later segment gets that address: the agent keeps the range reserved without memory. An
-//! agent that replaces a killed one starts after [`Settings::rest`], with another port.
+//! agent that replaces another one starts after [`Settings::rest`], when those addresses are no
+//! longer in use.
 
 // Each module uses only modules above it.
 mod agent;

@@ -92,21 +92,30 @@ impl SegmentLender {
         self.tell(MASTER, text);
     }
 
-    pub(super) fn next_check(&self) -> Instant {
-        self.check.map_or(self.check_at, |(_, asked)| asked.max(self.heard) + SILENCE)
+    /// Returns when an agent that does not answer is killed.
+    fn end_of_silence(&self) -> Option<Instant> {
+        let told = self.slots.iter().filter_map(|slot| match &slot.state {
+            State::Mounting(held) | State::Leaving(held) => Some(held.told),
+            _ => None,
+        });
+        let asked = self.check.map(|(_, asked)| asked);
+        told.chain(asked).min().map(|since| since.max(self.heard) + SILENCE)
+    }
+
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        let next = self.check.is_none().then_some(self.check_at);
+        next.into_iter().chain(self.end_of_silence()).min()
     }
 
     /// Asks the master by the agent, from time to time.
     pub(super) fn check_master(&mut self) {
         let now = Instant::now();
-        let is_due = self.next_check() <= now;
-        let Helper::Ready(agent) = &mut self.helper else { return };
-        if !is_due {
-            return;
+        if self.end_of_silence().is_some_and(|end| end <= now) {
+            return self.kill(&format!("it did not answer for {SILENCE:?}"));
         }
-        match self.check {
-            None => self.check = Some((agent.tell("check"), now)),
-            Some(_) => self.kill(&format!("it did not answer for {SILENCE:?}")),
+        let Helper::Ready(agent) = &mut self.helper else { return };
+        if self.check.is_none() && self.check_at <= now {
+            self.check = Some((agent.tell("check"), now));
         }
     }
 
@@ -123,7 +132,6 @@ impl SegmentLender {
             return;
         }
         for answer in answers {
-            self.heard = Instant::now();
             match answer {
                 Answer { number: 0, body: Ok(text) } => self.set_up(&text),
                 Answer { number: 0, body: Err(refused) } => self.set_up_refused(&refused),
@@ -187,6 +195,7 @@ impl SegmentLender {
 
     /// Takes the answer to a mount or an unmount.
     fn answered(&mut self, number: u64, body: Result<String, Refused>) {
+        self.heard = Instant::now();
         let is_of = |slot: &Slot| slot.state.held().is_some_and(|held| held.command == number);
         let Some(at) = self.slots.iter().position(is_of) else { return };
         match (std::mem::take(&mut self.slots[at].state), body) {
