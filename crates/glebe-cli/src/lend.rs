@@ -61,8 +61,8 @@ pub struct LendArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
     every: Duration,
     /// Longest wait in milliseconds for the helper's answer when the server wants memory back; then
-    /// the helper is killed, and its end is waited for as long again. The first wait is at most half
-    /// of the server's --lease-notice
+    /// the helper is killed, and its end is waited for as long again. The first wait is at most
+    /// half of the server's --lease-notice
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=600_000))]
     patience: u64,

@@ -140,7 +140,7 @@ enum Command {
     /// 1 GiB/s take: about half a minute for 256 MiB.
     ///
     /// The command runs in the foreground. SIGTERM and SIGINT unmount all segments and end it.
-    /// Standard error has one line for each event.
+    /// Standard error tells a trouble that lasts once, and has a line for each recall and kill.
     ///
     /// Mooncake's transport has no authentication and no encryption. Whoever reaches this host's
     /// ports can read and write the segments, and may gain control of the helper process. Use the

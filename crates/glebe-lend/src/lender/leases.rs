@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const NAME: &str = "lend";
 const DAEMON: &str = "daemon";
 const MEMORY: &str = "memory";
-const UNIT: &str = "unit";
+const BRICK: &str = "brick";
 const LEASE: &str = "lease";
 
 /// The daemon's answer for a slot, and how long it took.
@@ -33,8 +33,8 @@ pub(super) struct Made {
 #[derive(Debug)]
 enum NotMade {
     Daemon(LeaseError),
-    /// The daemon's unit, which the segment is no multiple of: a lease would be longer.
-    Unit(Bytes),
+    /// The daemon's brick, which the segment is no multiple of: a lease would be longer.
+    Brick(Bytes),
 }
 
 impl From<LeaseError> for NotMade {
@@ -46,7 +46,7 @@ impl From<LeaseError> for NotMade {
 fn lease(daemon: &std::path::Path, len: Bytes) -> Result<(Client, Lease), NotMade> {
     let client = Client::connect_within(daemon, NAME, LIMIT)?.patience(Duration::ZERO);
     if len.get() % client.brick().get() != 0 {
-        return Err(NotMade::Unit(client.brick()));
+        return Err(NotMade::Brick(client.brick()));
     }
     let flags = Flags { contiguous: false, one_file: true, revocable: true };
     let wish = Wish { bytes: len.get(), flags, name: Name::new(NAME), ..Wish::default() };
@@ -116,7 +116,7 @@ impl SegmentLender {
         "answers".clone_into(&mut self.now.daemon);
         self.clear(DAEMON, "the daemon answers again");
         self.clear(MEMORY, "the daemon gives memory again");
-        self.told.remove(UNIT);
+        self.told.remove(BRICK);
         self.told.remove(LEASE);
         let Helper::Ready(agent) = &mut self.helper else { return };
         let Some(file) = lease.files().next().map(|file| file.as_raw_fd()) else { return };
@@ -138,9 +138,9 @@ impl SegmentLender {
                 self.count(Counter::NoMemory);
                 (MEMORY, format!("gives no memory: {text}"))
             }
-            NotMade::Unit(unit) => {
-                let segment = self.settings.segment;
-                (UNIT, format!("has units of {unit}; give a --segment that is a multiple of it, not {segment}"))
+            NotMade::Brick(brick) => {
+                let wish = "give a --segment that is a multiple of it";
+                (BRICK, format!("has bricks of {brick}; {wish}, not {}", self.settings.segment))
             }
             NotMade::Daemon(
                 error @ (LeaseError::NoDaemon { .. }

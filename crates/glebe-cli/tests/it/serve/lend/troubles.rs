@@ -102,7 +102,7 @@ fn a_lease_is_not_longer_than_its_segment() {
     let master = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = master.local_addr().expect("an address").port();
     let lending = Lending::to(server, scratch, "", port, &["--segment", "6M"]);
-    let told = "has units of 4 MiB; give a --segment that is a multiple of it, not 6 MiB";
+    let told = "has bricks of 4 MiB; give a --segment that is a multiple of it, not 6 MiB";
     lending.wait("it is told", |it| it.0["daemon"] == told);
     assert_eq!(lending.said(told), 1, "{:?}", lending.lines("lend.log"));
     let shown = lending.status().expect("a lender");
