@@ -145,6 +145,8 @@ def recalling(stack, a_minute, case):
 
 def killed(stack, clients):
     """Kills the lender and the daemon of the second host. The others serve on."""
+    # Otherwise another host's rest would look like the end of this one's segment.
+    stack.wait_for_all()
     stack.kill(1)
     counts = [client.ask("counts") for client in clients]
     # The master forgets a host that is silent for its client_ttl.
