@@ -457,7 +457,7 @@ def memcaslap(nodes, scratch, choose):
     return f"{counts['cmd_get']} gets, {counts['get_misses']} misses, 0 wrong"
 
 
-# What runs, with the programs and the Python module that it needs.
+# Each test, with the programs and the Python module that it needs.
 TESTS = {
     "own": (conversation(Own), [], None),
     "pymemcache": (conversation(Pymemcache), [], "pymemcache"),
