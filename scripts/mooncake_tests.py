@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -39,6 +40,8 @@ def main():
     parser.add_argument("checkout", nargs="?")
     parser.add_argument("--built", default="target/debug", help="the folder with glebe")
     args = parser.parse_args()
+    # An exit ends what was started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target")).resolve()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -121,7 +124,7 @@ def check(built, python, folder):
     print(f"Mooncake's tests of the store: {len(ends) - len(failed)} of {len(ends)} pass")
     for test in sorted(failed & set(KNOWN)):
         print(f"  known: {test}: {KNOWN[test]}")
-    if failed == set(KNOWN) and len(ends) > 10:
+    if failed <= set(KNOWN) and len(ends) > 10:
         return True
     print(ran, (folder / "log").read_text(), f"FAIL: {sorted(failed)} failed", sep="\n")
     return False

@@ -24,6 +24,7 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -278,6 +279,13 @@ class Twemproxy(Text):
              "-p", scratch / "twemproxy.pid", "-o", scratch / "twemproxy.log"],
             stderr=subprocess.DEVNULL)
         super().__init__("127.0.0.1", port)
+        try:
+            self.wait()
+        except BaseException:
+            self.end()
+            raise
+
+    def wait(self):
         until("twemproxy", lambda: self.get(["none"]) == {} and not self.errors or self.errors.clear())
 
     def failures(self):
@@ -430,19 +438,26 @@ def memcaslap(nodes, scratch, choose):
     servers = ",".join(f"{node.host}:{node.port}" for node in nodes)
     command = ["memcaslap", "-s", servers, "-T", "3", "-c", "12", "-t", "3s", "-v", "1",
                "-F", config]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    while process.poll() is None:
-        nodes[-1].recall(choose.randint(*TAKEN), choose.randint(0, 60))
-    out = process.stdout.read().decode(errors="replace")
+    log = scratch / "memcaslap.log"
+    with log.open("w") as to:
+        process = subprocess.Popen(command, stdout=to, stderr=subprocess.STDOUT)
+    end = time.monotonic() + PATIENCE
+    try:
+        while process.poll() is None and time.monotonic() < end:
+            nodes[-1].recall(choose.randint(*TAKEN), choose.randint(0, 60))
+    finally:
+        process.kill()
+        process.wait()
+    out = log.read_text(errors="replace")
     counts = {name: int(count) for name, count in re.findall(r"^(\w+): (\d+)$", out, re.M)}
     failed = process.returncode or re.search(r"(?i)error|connection", out)
     need("memcaslap ends well", not failed and counts, out[-300:])
-    need("no value is wrong", counts["verify_failed"] == 0, counts)
-    need("it gets values, and misses some", 0 < counts["get_misses"] < counts["cmd_get"], counts)
+    need("no value is wrong", counts.get("verify_failed") == 0, counts)
+    need("it gets values, and misses some", 0 < counts.get("get_misses", 0) < counts.get("cmd_get", 0), counts)
     return f"{counts['cmd_get']} gets, {counts['get_misses']} misses, 0 wrong"
 
 
-# What runs, with the programs and the Python module that it needs.
+# Each test, with the programs and the Python module that it needs.
 TESTS = {
     "own": (conversation(Own), [], None),
     "pymemcache": (conversation(Pymemcache), [], "pymemcache"),
@@ -479,6 +494,8 @@ def main():
     if unknown := set(args.names) - set(TESTS):
         parser.error(f"no test is called {unknown.pop()}")
     is_wrong = False
+    # An exit ends the servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for name in args.names or TESTS:
         try:
             print(tested(name, args), flush=True)

@@ -14,7 +14,7 @@ use crate::{clock, Outcome};
 /// Pause between two requests while memory is being taken back.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// In a child: for each line with MiB and seconds, leases so much and holds it. Prints the
+/// In a child: for each line with MiB and seconds, leases the memory and holds it. Prints the
 /// microseconds until the lender has given its lease back (null if it had none), and until this
 /// lease begins.
 pub(crate) fn recall(path: &Path, out: &mut dyn Write) -> Outcome {

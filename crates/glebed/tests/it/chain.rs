@@ -100,7 +100,7 @@ fn a_daemon_grows_out_of_the_bank_and_gives_back_to_it() {
     let running = &own.0;
     let client = running.client().patience(PATIENCE);
     let base = running.reserve.len();
-    // Another program may have pages in the block; then the memory comes from elsewhere.
+    // Another program may have pages in the block; then the reserve takes other memory.
     let mut is_drawn = false;
     for _ in 0..5 {
         let lease = client.lease(wish(9, Flags::default())).unwrap();

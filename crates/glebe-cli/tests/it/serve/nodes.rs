@@ -1,4 +1,4 @@
-//! Tests clients that spread keys over three nodes, of which one loses memory or is killed: the
+//! Tests clients that spread keys over three nodes. One node loses memory, and is killed later: the
 //! script says how. Each client that is not installed is skipped.
 
 use std::path::Path;
