@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::order::{in_bricks, RunPlan};
+use crate::order::{plan_of_bricks, RunPlan};
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Stretch};
 use glebe_os::internal::sys::memory::pagemap::Pagemap;
@@ -41,7 +41,7 @@ impl HeldPages {
 
     /// Plans to keep pages in bricks of `brick` pages.
     pub fn plan(&self, keep: u64, brick: u64) -> RunPlan {
-        in_bricks(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX), brick)
+        plan_of_bricks(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX), brick)
     }
 
     pub fn came_so(&self, pages: u64, plan: &RunPlan) -> bool {
