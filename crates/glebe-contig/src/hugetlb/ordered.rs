@@ -26,11 +26,7 @@ impl Builder<'_> {
             let mut held = std::mem::take(&mut self.held);
             let plan = self.plan(&held);
             let planned = (plan.runs, plan.kept);
-            // Idle pages came as private memory.
-            let is_of_kind = |part: &Mapping| {
-                !self.options.is_of_files() || part.bricks().is_some() || part.file().is_some()
-            };
-            if held.came_so(self.pages, &plan) && held.parts.iter().all(is_of_kind) {
+            if held.came_so(self.pages, &plan, self.options.is_of_files()) {
                 return Ok(held.parts.remove(0));
             }
             let stretches = held.stretches(&plan, self.pages, self.pool.size());
