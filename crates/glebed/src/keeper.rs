@@ -17,7 +17,8 @@ use crate::stock::Stock;
 
 /// Time between two attempts to fill the stock from a reserve that has no more.
 const SHORT: Duration = Duration::from_millis(100);
-/// Bytes that one step takes back, but at least one block: about 20 ms. Nobody else can change the pool meanwhile.
+/// Bytes that one step takes back, but at least one block: about 20 ms. Nobody else can change the
+/// pool meanwhile.
 const STEP: u64 = 128 << 20;
 
 #[derive(Debug)]

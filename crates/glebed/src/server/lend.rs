@@ -168,11 +168,9 @@ impl Server {
     ) -> Result<Found, ReserveError> {
         let each = self.pages_of_brick();
         let count = (pages.get() / each) as usize;
-        let largest = self.reserve.largest_run().unwrap_or_default();
-        let no_run = ReserveError::NoRun { asked: pages, largest };
         // A request waits for memory that caches gave up for it.
         if wish.flags.revocable && self.coming > 0 {
-            return Err(no_run);
+            return Err(ReserveError::NoRun { asked: pages, largest: Pages::ZERO });
         }
         // Each page is aligned to its length, so a smaller alignment needs no run.
         let contiguous = wish.flags.contiguous || align > self.pool_page;
@@ -182,6 +180,8 @@ impl Server {
             self.since.get_or_insert_with(Instant::now);
             return Ok(Found::Ready(blocks));
         }
+        let largest = self.reserve.largest_run().unwrap_or_default();
+        let no_run = ReserveError::NoRun { asked: pages, largest };
         if self.free() < pages.bytes(glebe::page_size()).get() {
             return Err(no_run);
         }
