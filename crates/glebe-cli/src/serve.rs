@@ -249,7 +249,7 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     }
     if let Some(leases) = &mut of_leases {
         let brick = chosen_brick(args, leases)?;
-        leases.grow = leases.grow.pages_down(brick).bytes(brick);
+        leases.grow = leases.grown(brick);
         (settings.brick, settings.more) = (Some(brick), leases.grow.get());
     }
     let mut server = Server::prepare(settings).map_err(|e| e.to_string())?;

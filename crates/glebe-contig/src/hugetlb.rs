@@ -199,7 +199,7 @@ impl<'a> Builder<'a> {
             return self.private(pages);
         }
         let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
-        // Fewer or more pages are only looked at.
+        // Only a mapping of all pages can be the result; others are taken to see their frames.
         if let Some(brick) = self.options.brick_of(size).filter(|_| pages == self.pages) {
             return self.bound(Mapping::of_bricks(len, brick, Visibility::PRIVATE)?);
         }

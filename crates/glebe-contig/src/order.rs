@@ -7,8 +7,8 @@ pub(super) struct RunPlan {
     pub give_back: Vec<usize>,
     pub runs: usize,
     pub longest: usize,
-    /// Bricks of adjacent frames that are aligned to a brick.
-    pub whole: usize,
+    /// Units kept: pages, or whole bricks, whose frames are adjacent and aligned to a brick.
+    pub kept: usize,
 }
 
 /// Keeps `keep` of `frames` in the fewest runs, longest first. The last run is the shortest that
@@ -40,12 +40,12 @@ pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> RunPlan {
     keep_order.sort_unstable_by_key(|index| std::cmp::Reverse(frames[*index]));
     let mut give_back = spare;
     give_back.extend(keep_order);
-    RunPlan { give_back, runs: count, longest, whole: keep }
+    RunPlan { give_back, runs: count, longest, kept: keep }
 }
 
 /// Keeps `keep` of `frames` for bricks of `each` adjacent frames that are aligned to a brick, as
 /// far as there are such. Other frames follow, in the fewest runs.
-pub(super) fn in_bricks(frames: &[u64], keep: usize, each: u64) -> RunPlan {
+pub(super) fn plan_of_bricks(frames: &[u64], keep: usize, each: u64) -> RunPlan {
     if each == 1 {
         return fewest_runs(frames, keep);
     }
@@ -56,8 +56,8 @@ pub(super) fn in_bricks(frames: &[u64], keep: usize, each: u64) -> RunPlan {
         bricks.partition(|brick| brick.len() as u64 == each);
     let numbers: Vec<u64> = whole.iter().map(|brick| frames[brick[0]] / each).collect();
     let kept = fewest_runs(&numbers, keep / each as usize);
-    let (spare, bricks) = kept.give_back.split_at(numbers.len() - kept.whole);
-    let missing = keep.saturating_sub(kept.whole * each as usize);
+    let (spare, bricks) = kept.give_back.split_at(numbers.len() - kept.kept);
+    let missing = keep.saturating_sub(kept.kept * each as usize);
     let rest: Vec<usize> = rest.concat();
     let of_rest =
         fewest_runs(&rest.iter().map(|index| frames[*index]).collect::<Vec<_>>(), missing);
@@ -65,12 +65,10 @@ pub(super) fn in_bricks(frames: &[u64], keep: usize, each: u64) -> RunPlan {
     let mut give_back: Vec<usize> = spare.iter().flat_map(falling).collect();
     give_back.extend(of_rest.give_back.iter().map(|nth| rest[*nth]));
     give_back.extend(bricks.iter().flat_map(falling));
-    RunPlan {
-        give_back,
-        runs: kept.runs + of_rest.runs,
-        longest: fewest_runs(frames, keep).longest,
-        whole: kept.whole,
-    }
+    let mapped: Vec<u64> = give_back.iter().rev().take(keep).map(|nth| frames[*nth]).collect();
+    let runs = mapped.chunk_by(|a, b| *b == a.wrapping_add(1));
+    let longest = runs.map(<[u64]>::len).max().unwrap_or(0);
+    RunPlan { give_back, runs: kept.runs + of_rest.runs, longest, kept: kept.kept }
 }
 
 #[cfg(test)]
@@ -98,15 +96,17 @@ mod tests {
         // Pairs: 4, 5 (indices 4, 1), 8, 9 (0, 3), 10, 11 (5, 6). Others: 3 (2), 7 (7).
         let frames = [8, 5, 3, 9, 4, 10, 11, 7];
         let kept = |keep| {
-            let plan = in_bricks(&frames, keep, 2);
+            let plan = plan_of_bricks(&frames, keep, 2);
             let kept = plan.give_back.iter().rev().take(keep).map(|nth| frames[*nth]);
-            (kept.collect::<Vec<u64>>(), plan.whole, plan.give_back.len())
+            (kept.collect::<Vec<u64>>(), plan.kept, plan.give_back.len())
         };
         assert_eq!(kept(4), (vec![8, 9, 10, 11], 2, 8), "the longest run of bricks");
         assert_eq!(kept(8), (vec![4, 5, 8, 9, 10, 11, 3, 7], 3, 8));
-        assert_eq!(in_bricks(&frames, 8, 2).runs, 4);
-        let odd = in_bricks(&[3, 4, 5, 6], 4, 4);
-        assert_eq!((odd.whole, odd.runs, odd.give_back), (0, 1, vec![3, 2, 1, 0]));
+        assert_eq!(plan_of_bricks(&frames, 8, 2).runs, 4);
+        let odd = plan_of_bricks(&[3, 4, 5, 6], 4, 4);
+        assert_eq!((odd.kept, odd.runs, odd.give_back), (0, 1, vec![3, 2, 1, 0]));
+        let ahead = plan_of_bricks(&[3, 4, 5, 6, 7], 5, 4);
+        assert_eq!((ahead.kept, ahead.longest), (1, 4), "4 to 7, then 3");
     }
 
     fn fewest_by_force(frames: &[u64], keep: usize) -> usize {

@@ -17,7 +17,8 @@ use crate::stock::Stock;
 
 /// Time between two attempts to fill the stock from a reserve that has no more.
 const SHORT: Duration = Duration::from_millis(100);
-/// Most bytes that one step takes back: about 20 ms. Nobody else can change the pool meanwhile.
+/// Bytes that one step takes back, but at least one block: about 20 ms. Nobody else can change the
+/// pool meanwhile.
 const STEP: u64 = 128 << 20;
 
 #[derive(Debug)]
@@ -67,13 +68,12 @@ pub(crate) fn run(
 ) {
     let mut wait = Some(Duration::ZERO);
     loop {
-        let mut blocks = match next(ended, wait) {
+        let blocks = match next(ended, wait) {
             Ok(blocks) => blocks,
             Err(RecvTimeoutError::Timeout) => Vec::new(),
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        blocks = blocks.into_iter().flat_map(ClosedBlock::divided).collect();
-        take_back_now(kept, blocks, grower);
+        take_back_now(kept, blocks.into_iter().flat_map(ClosedBlock::divided).collect(), grower);
         wait = filled(reserve, kept);
     }
 }

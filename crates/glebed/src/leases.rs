@@ -61,8 +61,8 @@ impl Lease {
         }
     }
 
-    fn is_given(&self) -> bool {
-        matches!(self.held, Held::Given(_))
+    fn is_revocable(&self) -> bool {
+        self.flags.revocable && matches!(self.held, Held::Given(_))
     }
 
     /// Returns what the lease counts as.
@@ -129,15 +129,15 @@ impl Leases {
         self.all.values().filter(|it| it.is_promise() == promised).map(|it| it.bytes).sum()
     }
 
-    /// Asks for revocable leases until they have `bytes`, the longest first. Returns the new ones,
-    /// or `None` if all together have less.
-    pub(crate) fn recall(&mut self, bytes: u64, until: Instant) -> Option<Vec<(u64, usize)>> {
-        let revocable = self.all.iter_mut();
-        let revocable = revocable.filter(|(_, it)| it.flags.revocable && it.is_given());
+    /// Returns the bytes of leases that can be recalled, or were.
+    pub(crate) fn revocable_bytes(&self) -> u64 {
+        self.all.values().filter(|it| it.is_revocable()).map(|it| it.bytes).sum()
+    }
+
+    /// Asks for revocable leases until they have `bytes`, the longest first. Returns the new ones.
+    pub(crate) fn recall(&mut self, bytes: u64, until: Instant) -> Vec<(u64, usize)> {
+        let revocable = self.all.iter_mut().filter(|(_, it)| it.is_revocable());
         let mut revocable: Vec<(&u64, &mut Lease)> = revocable.collect();
-        if revocable.iter().map(|(_, lease)| lease.bytes).sum::<u64>() < bytes {
-            return None;
-        }
         revocable.sort_by_key(|(_, lease)| (lease.until.is_none(), std::cmp::Reverse(lease.bytes)));
         let (mut missing, mut asked) = (bytes, Vec::new());
         for (number, lease) in revocable {
@@ -151,7 +151,7 @@ impl Leases {
                 asked.push((*number, lease.conn));
             }
         }
-        Some(asked)
+        asked
     }
 
     pub(crate) fn next_end(&self) -> Option<Instant> {

@@ -21,9 +21,10 @@ use glebe::contig::Node;
 use glebe::internal::stats::Histogram;
 use glebe::internal::sync::Ordering;
 use glebe::internal::sys::machine::numa;
+use glebe::internal::sys::memory::pagemap::frames_visible;
 use glebe::internal::ClosedBlock;
 use glebe::reserve::{Reserve, ReserveError};
-use glebe::units::Bytes;
+use glebe::units::{Bytes, Pages};
 use glebe_lease::socket::Packets;
 use glebe_lease::wire::{Answer, Message, Request, Wish};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -110,13 +111,16 @@ pub(crate) struct Server {
     /// When to look for unused caches, and when a request may empty all.
     next_look: Instant,
     next_sweep: Instant,
+    /// When revocable leases may be taken for a run again.
+    next_recall: Instant,
     /// Caches get no memory until then.
     pool_rests: Instant,
     users: Users,
     store: Store,
     brick: Bytes,
     /// Base pages of a page of the pool.
-    page: u64,
+    pool_page: Pages,
+    sees_frames: bool,
     serial: u64,
     /// Memory for the keeper, and since when it waits.
     returned: Vec<ClosedBlock>,
@@ -161,10 +165,12 @@ impl Server {
             caches: Caches::new(brick),
             next_look: Instant::now(),
             next_sweep: Instant::now(),
+            next_recall: Instant::now(),
             pool_rests: Instant::now(),
             store: Store::default(),
             brick,
-            page: ClosedBlock::page(reserve)?.get(),
+            pool_page: ClosedBlock::page(reserve)?,
+            sees_frames: frames_visible(),
             serial: 0,
             returned: Vec::new(),
             since: None,

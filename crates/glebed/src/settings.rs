@@ -63,8 +63,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the smallest brick with which a reserve of `memory`, also when grown, has bricks for
-    /// less than half of `limit`.
+    /// Returns the smallest size of bricks with which a reserve of `memory`, with all that may be
+    /// added, has fewer bricks than half of `limit`. If none suffices, returns the largest size.
     #[must_use]
     pub fn brick(&self, memory: Bytes, limit: u64) -> PageSize {
         let is_enough = |each: &PageSize| self.bricks(memory, *each) < limit.div_ceil(2);
@@ -74,7 +74,14 @@ impl Settings {
     }
 
     fn bricks(&self, memory: Bytes, each: PageSize) -> u64 {
-        memory.pages_up(each).get() + self.grow.pages_down(each).get()
+        memory.pages_up(each).get() + self.grow.pages_up(each).get()
+    }
+
+    /// Returns the bytes that may be added, rounded up to bricks of `each`.
+    #[must_use]
+    pub fn grown(&self, each: PageSize) -> Bytes {
+        let whole = self.grow.pages_up(each).checked_bytes(each);
+        whole.unwrap_or_else(|| self.grow.pages_down(each).bytes(each))
     }
 
     /// Returns the descriptors that the daemon needs with a reserve of `memory` in bricks of
@@ -150,5 +157,11 @@ mod tests {
         let two = [2, 4].map(|mib| PageSize::new(mib << 20).unwrap());
         let [one, other] = two.map(|each| settings.descriptors(Bytes::mib(1024), each));
         assert_eq!(one - other, 256);
+        let grown = |grow| Settings { grow, ..Settings::default() }.grown(two[1]).get();
+        let most = u64::MAX - ((4 << 20) - 1);
+        assert_eq!(
+            [0, 1, 4 << 20, u64::MAX].map(|b| grown(Bytes::new(b))),
+            [0, 4 << 20, 4 << 20, most]
+        );
     }
 }

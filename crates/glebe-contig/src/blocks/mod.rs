@@ -126,7 +126,7 @@ pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
         drop(others);
         let (within, in_hand) = (call.within(&blocks), std::mem::take(&mut call.builder.held));
         let mapping = match options.brick_of(size) {
-            Some(brick) => call.builder.in_bricks(in_hand, &within, brick)?,
+            Some(brick) => call.builder.moved_to_bricks(in_hand, &within, brick)?,
             None => in_hand.run_within(&within, (call.builder.pages, 1), size)?,
         };
         let Some(mapping) = mapping else {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::order::{in_bricks, RunPlan};
+use crate::order::{plan_of_bricks, RunPlan};
 use glebe_os::error::OsError;
 use glebe_os::internal::mapping::{Mapping, Stretch};
 use glebe_os::internal::sys::memory::pagemap::Pagemap;
@@ -41,12 +41,16 @@ impl HeldPages {
 
     /// Plans to keep pages in bricks of `brick` pages.
     pub fn plan(&self, keep: u64, brick: u64) -> RunPlan {
-        in_bricks(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX), brick)
+        plan_of_bricks(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX), brick)
     }
 
-    pub fn came_so(&self, pages: u64, plan: &RunPlan) -> bool {
+    /// Returns true if all came as one mapping, in the planned order. Pages that were drawn are
+    /// private memory, which cannot stand for memory `of_files`.
+    pub fn came_so(&self, pages: u64, plan: &RunPlan, of_files: bool) -> bool {
+        let [part] = &*self.parts else { return false };
+        let is_of_kind = !of_files || part.bricks().is_some() || part.file().is_some();
         let is_planned = plan.give_back.iter().rev().copied().eq(0..self.frames.len());
-        self.parts.len() == 1 && self.pages() == pages && is_planned
+        is_of_kind && self.pages() == pages && is_planned
     }
 
     pub fn stretches(&self, plan: &RunPlan, keep: u64, size: PageSize) -> Vec<Stretch> {
@@ -101,12 +105,14 @@ mod tests {
             frames: frames.to_vec(),
             ..HeldPages::default()
         };
-        let came_so = |held: HeldPages, keep| held.came_so(keep, &held.plan(keep, 1));
+        let came_so = |held: HeldPages, keep| held.came_so(keep, &held.plan(keep, 1), false);
         assert!(came_so(held(1, &[3, 4, 8]), 3));
         assert!(!came_so(held(1, &[8, 9, 3, 4]), 4), "two runs, and two are the fewest");
         assert!(!came_so(held(1, &[3, 4, 8]), 2), "one too many");
         assert!(!came_so(held(2, &[3, 4]), 2), "in two places");
-        let in_pairs = |frames| held(1, frames).came_so(4, &held(1, frames).plan(4, 2));
+        let private = held(1, &[3, 4]);
+        assert!(!private.came_so(2, &private.plan(2, 1), true), "no file");
+        let in_pairs = |frames| held(1, frames).came_so(4, &held(1, frames).plan(4, 2), false);
         assert!(in_pairs(&[4, 5, 3, 8]), "the pair first");
         assert!(!in_pairs(&[3, 4, 5, 8]));
     }

@@ -15,6 +15,7 @@ use crate::order::RunPlan;
 use crate::{runs, Error, Run};
 use glebe_os::internal::mapping::{BrickSize, Mapping, Stretch, Visibility};
 use glebe_os::internal::sys::page_size;
+use glebe_os::units::PageSize;
 
 const ATTEMPTS: u32 = 4;
 
@@ -24,8 +25,8 @@ impl Builder<'_> {
             self.search()?;
             let mut held = std::mem::take(&mut self.held);
             let plan = self.plan(&held);
-            let planned = (plan.runs, plan.whole);
-            if held.came_so(self.pages, &plan) {
+            let planned = (plan.runs, plan.kept);
+            if held.came_so(self.pages, &plan, self.options.is_of_files()) {
                 return Ok(held.parts.remove(0));
             }
             let stretches = held.stretches(&plan, self.pages, self.pool.size());
@@ -40,7 +41,8 @@ impl Builder<'_> {
                 _ => self.whole_bricks(&runs) >= planned.1,
             };
             if (runs.len() <= planned.0 && is_ordered) || attempt >= ATTEMPTS {
-                self.note_order(&runs, planned.0);
+                let kept = if self.brick() > 1 { self.whole_bricks(&runs) } else { planned.1 };
+                self.notes.extend(note_of((runs.len(), kept), planned, self.pool.size()));
                 return Ok(mapping);
             }
         }
@@ -106,7 +108,7 @@ impl Builder<'_> {
     }
 
     /// Moves a run of frames `within` to bricks. Returns `None` if other programs took pages of it.
-    pub fn in_bricks(
+    pub fn moved_to_bricks(
         &mut self,
         held: HeldPages,
         within: &Range<u64>,
@@ -137,15 +139,36 @@ impl Builder<'_> {
         let is_aligned = self.whole_bricks(&runs) >= planned;
         Ok((runs.len() == 1 && is_within(&runs[0]) && is_aligned).then_some(mapping))
     }
+}
 
-    fn note_order(&mut self, runs: &[Run], planned: usize) {
-        if runs.len() > planned {
-            self.notes.push(format!(
-                "hugetlb {}: {} runs where {planned} were possible; somebody else drew from the \
-                 pool during {ATTEMPTS} attempts",
-                self.pool.size().bytes(),
-                runs.len()
-            ));
-        }
+/// Compares runs and whole bricks with the plan.
+fn note_of(
+    (runs, bricks): (usize, usize),
+    planned: (usize, usize),
+    size: PageSize,
+) -> Option<String> {
+    let size = size.bytes();
+    let shown = match (runs > planned.0, bricks < planned.1) {
+        (_, true) => format!("{bricks} whole bricks where {} were possible", planned.1),
+        (true, false) => format!("{runs} runs where {} were possible", planned.0),
+        (false, false) => return None,
+    };
+    Some(format!(
+        "hugetlb {size}: {shown}; somebody else drew from the pool during {ATTEMPTS} attempts"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_whole_bricks_than_planned_are_noted() {
+        let size = PageSize::new(2 << 20).unwrap();
+        let note = |found| note_of(found, (3, 2), size);
+        assert_eq!([note((3, 2)), note((2, 5))], [None, None]);
+        assert!(note((4, 2)).unwrap().contains("4 runs where 3 were possible"));
+        assert!(note((3, 1)).unwrap().contains("1 whole bricks where 2 were possible"));
+        assert!(note((4, 1)).unwrap().contains("1 whole bricks where 2 were possible"));
     }
 }

@@ -38,7 +38,8 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Makes a reserve of `bytes`, rounded down to [`UNIT`] or bricks, but at least [`LEN_MIN`] and
-    /// a brick. Bricks can be leased, and so many bytes added.
+    /// a brick. `bricks` has their size, and the bytes that may be added later. Bricks can be
+    /// leased.
     pub(super) fn new(
         bytes: u64,
         bricks: Option<(PageSize, u64)>,

@@ -180,7 +180,8 @@ impl Store {
                 shard.add_gone((all / page) as u64);
                 return Some(freed);
             }
-            // Small items in the head alone have a turn, but nothing to free.
+            // If all small items are in the log's head, it is their turn, but there is no segment
+            // to free.
             if let Some(freed) = self.evict_large(shard) {
                 return Some(freed);
             }

@@ -68,7 +68,8 @@ impl ClosedBlock {
         let inner = reserve.inner.get()?;
         let (_, size) = inner.bricks()?;
         let begin = inner.busy.clock.now();
-        let extent = inner.grant_timed(request.into().in_bricks(pages_in(size.each)), begin)?;
+        let extent =
+            inner.grant_timed(request.into().rounded_to_bricks(pages_in(size.each)), begin)?;
         Self::taken(&reserve.inner, extent)
     }
 
@@ -81,7 +82,7 @@ impl ClosedBlock {
         request: impl Into<Request>,
     ) -> Result<Promise, ReserveError> {
         let each = Self::brick(reserve)?.get();
-        reserve.promise(request.into().in_bricks(each))
+        reserve.promise(request.into().rounded_to_bricks(each))
     }
 
     /// Takes the bricks of [`ClosedBlock::promise`].

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::closed::{BrickPlace, Odd};
 use super::error::ReserveError;
-use super::positions::resize::{filled, in_bricks};
+use super::positions::resize::{filled, runs_of_bricks};
 use super::{Footing, GRANULE};
 use crate::contig::internal::{self, push_run};
 use crate::contig::{
@@ -184,7 +184,7 @@ impl Memory {
         let (runs, proof) = (runs_of(&parts), proof_of(&parts));
         more.extend(parts.drain(had..));
         drop(parts);
-        (in_bricks(runs, self.brick()), proof)
+        (runs_of_bricks(runs, self.brick()), proof)
     }
 
     pub(super) fn longest_in(&self, extents: &[Extent]) -> Pages {

@@ -62,7 +62,7 @@ impl Request {
         Self { no_wait: true, ..self }
     }
 
-    pub(super) fn in_bricks(self, each: u64) -> Self {
+    pub(super) fn rounded_to_bricks(self, each: u64) -> Self {
         let pages = Pages::new(self.pages.get().checked_next_multiple_of(each).unwrap_or(u64::MAX));
         Self { pages, align: self.align.max(Pages::new(each)), zeroed: true, ..self }
     }

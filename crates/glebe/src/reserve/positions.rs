@@ -61,7 +61,7 @@ impl Positions {
         let present = Extent::new(0, contig.len().pages_down(page_size()).get());
         let present = present.expect("memory is not empty");
         let brick = contig::internal::bricks(contig).map(Bricks::size);
-        let known = resize::in_bricks(resize::filled(contig.runs(), &[present]), brick);
+        let known = resize::runs_of_bricks(resize::filled(contig.runs(), &[present]), brick);
         let mut made = Self::none_free(&known, contig.proof(), pages, granule_pages)?;
         made.free(present);
         Ok(made)

@@ -15,8 +15,8 @@ use crate::caches::CACHES_MAX;
 use crate::keeper::take_back_now;
 use crate::stats::Counter;
 
-/// Least time between two requests that take the memory of all caches.
-const SWEEP: Duration = Duration::from_secs(10);
+/// Least time between two requests that take the memory of all caches, or leases, for a run.
+pub(super) const SWEEP: Duration = Duration::from_secs(10);
 /// How often caches give memory up for a request.
 const TRIES: u32 = 3;
 /// Time without memory for caches while another process changes the pool.

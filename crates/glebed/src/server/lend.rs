@@ -9,7 +9,7 @@ use glebe::internal::sync::Ordering;
 use glebe::internal::ClosedBlock;
 use glebe::reserve::{Promise, Request as Run, Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
-use glebe_lease::wire::{Answer, Message, Wish, FILES_MAX, FRAMES_MAX};
+use glebe_lease::wire::{Answer, Flags, Message, Wish, FILES_MAX, FRAMES_MAX};
 use rustix::io::Errno;
 
 use super::adopt::cut;
@@ -41,12 +41,13 @@ impl Server {
             Ok(Some(found)) => self.lend(key, call, &wish, (bytes, found)),
             Err(error) => {
                 let count = (run.0.get() / self.pages_of_brick()) as usize;
-                let is_run = is_promise || wish.flags.contiguous;
-                let contiguous = run.0.get() > self.page && is_run || run.1.get() > self.page;
+                // A promise is of adjacent bricks.
+                let contiguous = count > 1 && is_promise || self.needs_run(&wish, run);
                 let taken = self.given_up(count, contiguous, &asked, bytes);
                 self.undo(key, bytes, kind);
+                let flags = Flags { contiguous, ..wish.flags };
                 return match taken.is_empty() {
-                    true => Err(self.refusal(run.0, wish.flags.revocable, &error)),
+                    true => Err(self.refusal(run.0, flags, &error)),
                     false => self.after_caches(key, asked, taken),
                 };
             }
@@ -55,6 +56,11 @@ impl Server {
             self.undo(key, bytes, kind);
         }
         done
+    }
+
+    /// Returns true if a lease needs adjacent frames, or an alignment, beyond a page of the pool.
+    fn needs_run(&self, wish: &Wish, (pages, align): (Pages, Pages)) -> bool {
+        wish.flags.contiguous && pages > self.pool_page || align > self.pool_page
     }
 
     fn pages_of_brick(&self) -> u64 {
@@ -76,7 +82,7 @@ impl Server {
         }
         let blocks = found.taken().map_err(|error| {
             let pages = Bytes::new(bytes).pages_up(glebe::page_size());
-            self.refusal(pages, wish.flags.revocable, &error)
+            self.refusal(pages, Flags { contiguous: false, ..wish.flags }, &error)
         })?;
         self.give(key, call, wish, (bytes, blocks));
         Ok(())
@@ -113,13 +119,24 @@ impl Server {
         let bytes = bytes.filter(|bytes| *bytes <= most).ok_or_else(|| {
             let longest = self.longest();
             let [asked, total, run] = [wish.bytes, total, longest].map(Bytes::new);
-            let (text, brick) = ("asked for, in bricks of", self.brick);
-            let text =
-                format!("{asked} {text} {brick}; the reserve has {total}, its longest run {run}");
+            let brick = self.brick;
+            let text = format!(
+                "{asked} asked for, in bricks of {brick}; the reserve has {total}, its longest run \
+                 {run}"
+            );
             Refusal { errno: Errno::NOMEM, limit: longest, text }
         })?;
-        let pages = |bytes| Bytes::new(bytes).pages_up(base);
-        Ok((pages(bytes), pages(align)))
+        let run = [bytes, align].map(|bytes| Bytes::new(bytes).pages_up(base));
+        let run = (run[0], run[1]);
+        if !self.sees_frames && self.needs_run(wish, run) {
+            let [page, bytes] = [self.pool_page, run.0.max(run.1)].map(|pages| pages.bytes(base));
+            let text = format!(
+                "{bytes} in one run, or so aligned; the server sees no page frames, so only {page} \
+                 are known to be adjacent"
+            );
+            return Err(Refusal { errno: Errno::NOMEM, limit: self.longest(), text });
+        }
+        Ok(run)
     }
 
     fn charge(&mut self, key: usize, bytes: u64, kind: Kind) -> Result<(), Refusal> {
@@ -130,7 +147,10 @@ impl Server {
 
     pub(super) fn over(&self, uid: u32, exceeded: Exceeded) -> Refusal {
         let Exceeded { what, limit } = exceeded;
-        let text = format!("{limit} is what a user {what}; user {uid} asks for more");
+        let brick = self.brick;
+        let text = format!(
+            "{limit} is what a user {what}; user {uid} asks for more, in bricks of {brick}"
+        );
         Refusal { errno: Errno::DQUOT, limit: limit.get(), text }
     }
 
@@ -148,8 +168,12 @@ impl Server {
     ) -> Result<Found, ReserveError> {
         let each = self.pages_of_brick();
         let count = (pages.get() / each) as usize;
-        // Frames within a brick may be apart. Single pages have no larger alignment.
-        let contiguous = wish.flags.contiguous || align.get() > self.page;
+        // A request waits for memory that caches gave up for it.
+        if wish.flags.revocable && self.coming > 0 {
+            return Err(ReserveError::NoRun { asked: pages, largest: Pages::ZERO });
+        }
+        // Each page is aligned to its length, so a smaller alignment needs no run.
+        let contiguous = wish.flags.contiguous || align > self.pool_page;
         let ready = self.kept.stock().take(count, contiguous, align.get());
         if let Some(blocks) = ready {
             self.count(Counter::Ahead);
@@ -157,13 +181,14 @@ impl Server {
             return Ok(Found::Ready(blocks));
         }
         let largest = self.reserve.largest_run().unwrap_or_default();
+        let no_run = ReserveError::NoRun { asked: pages, largest };
         if self.free() < pages.bytes(glebe::page_size()).get() {
-            return Err(ReserveError::NoRun { asked: pages, largest });
+            return Err(no_run);
         }
         let run = Run::new(pages).align(align);
         let place = |run: Run| ClosedBlock::promise(&self.reserve, run).map(|run| vec![run]);
         let scattered = || match contiguous {
-            true => Err(ReserveError::NoRun { asked: pages, largest }),
+            true => Err(no_run),
             false => place(run.any()).or_else(|error| pieces(&self.reserve, count).ok_or(error)),
         };
         let placed = place(run).or_else(|_| {
@@ -238,7 +263,7 @@ impl Server {
         self.count(Counter::Leased);
         self.keep(key, number);
         let file = bytes / (count as u64).max(1);
-        let page = Pages::new(self.page).bytes(glebe::page_size()).get();
+        let page = self.pool_page.bytes(glebe::page_size()).get();
         let a_file = (file / page) as usize;
         let Some(conn) = self.conns.get_mut(key) else { return };
         let most = files_a_message(a_file);
@@ -341,7 +366,7 @@ impl Server {
     /// Hidden frames prove nothing beyond a page of the pool.
     fn is_as_wished(&self, blocks: &[ClosedBlock], wish: &Wish) -> bool {
         let base = glebe::page_size();
-        let each = self.page;
+        let each = self.pool_page.get();
         let align = Bytes::new(wish.align).pages_up(base).get().max(1);
         if !wish.flags.contiguous && align <= each {
             return true;

@@ -1,4 +1,5 @@
-//! Tests bricks of several pages: all other tests again, and the answers' frames.
+//! Tests bricks of several pages: the tests of leases, caches, growth, kills and bad days again,
+//! and the answers' frames.
 
 use glebe::contig::Contig;
 use glebe::internal::sys::memory::pagemap::Pagemap;

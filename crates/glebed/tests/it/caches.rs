@@ -7,14 +7,18 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use glebe::units::{Bytes, Pages};
+use glebe::contig::{PoolLock, Run};
+use glebe::internal::sys::processes::process::effective_user;
+use glebe::units::Bytes;
 use glebe_cache::{CacheError, SharedCache};
 use glebe_lease::wire::Flags;
-use glebe_lease::{Client, LeaseError};
+use glebe_lease::{Client, LeaseError, Wish};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::{is_long, wait_until};
 use glebed::{Daemon, Quota, Settings};
+use rustix::thread::{capabilities, set_capabilities, CapabilitySet};
 
+use super::leases::{errno_of, EAGAIN, ENOMEM};
 use super::running::{brick, settings, wish, Running, CONTIGUOUS, PATIENCE, REVOCABLE};
 
 const PATH: &str = "GLEBE_TEST_CACHE";
@@ -127,13 +131,23 @@ fn leases_take_the_memory_of_caches_and_leave_misses() {
         found(&cache, 2000) > 1000
     });
     assert_eq!(cache.stats().removed, 0);
-    // The machine may have no longer run to build the reserve of.
-    let runs = running.reserve.contig().runs();
-    let longest = runs
-        .iter()
-        .map(|run| Pages::new(run.pages.len()).bytes(glebe::page_size()).get() / brick())
-        .max();
-    let run = client.lease(wish(longest.unwrap(), CONTIGUOUS)).unwrap();
+    // The machine may have no longer run of whole bricks to build the reserve of.
+    let each = Bytes::new(brick()).pages_down(glebe::page_size()).get();
+    let whole = |run: &Run| {
+        let is_even = run.pfn.is_some_and(|pfn| pfn.get() % each == run.pages.start() % each);
+        let bricks = (run.pages.end() / each).saturating_sub(run.pages.start().div_ceil(each));
+        if is_even {
+            bricks
+        } else {
+            0
+        }
+    };
+    let longest = running.reserve.contig().runs().iter().map(whole).max().unwrap();
+    let longest = longest.max(u64::from(brick() == 2 << 20));
+    if longest == 0 {
+        return println!("skipped: no brick's frames are adjacent");
+    }
+    let run = client.lease(wish(longest, CONTIGUOUS)).unwrap();
     assert_eq!(run.runs().len(), 1, "a run out of the caches' memory");
 }
 
@@ -332,4 +346,84 @@ fn a_recall_takes_caches_before_revocable_leases_and_those_take_no_caches() {
     assert_eq!(kept.recalled(Duration::ZERO).unwrap(), None);
     drop(patient.lease(wish(filled + 1, Flags::default())).unwrap());
     assert!(kept.recalled(PATIENCE).is_ok_and(|notice| notice.is_some()));
+}
+
+/// Runs a test where the kernel hides frames from the daemon, also from one of root.
+fn without_frames(test: fn()) {
+    let run = move || {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::SYS_ADMIN);
+        set_capabilities(None, sets).unwrap();
+        test();
+    };
+    // The other threads keep the capability.
+    std::thread::spawn(run).join().unwrap();
+}
+
+#[test]
+fn a_run_that_nobody_can_prove_takes_no_memory_of_caches() {
+    without_frames(|| {
+        let grow = Bytes::new(4 * brick());
+        let growing = Settings { grow, ..settings(0) };
+        let Some(running) = Running::with_room(4, 8, growing) else { return };
+        let cache = open(&running, "kept", 4);
+        fill(&cache, 2000);
+        let (client, page) = (running.client(), 2 << 20);
+        let filled = stat(&running, "cached_bytes");
+        let aligned = Wish { align: 2 * page, ..wish(1, Flags::default()) };
+        for wanted in [wish(2, CONTIGUOUS), aligned] {
+            let leased = client.lease(wanted).map(drop);
+            let promised = client.promise(wanted).map(drop);
+            for refused in [leased.unwrap_err(), promised.unwrap_err()] {
+                assert_eq!(errno_of(&refused), ENOMEM, "{refused}");
+                let why = "only 2 MiB are known to be adjacent";
+                assert!(refused.to_string().contains(why), "{refused}");
+            }
+        }
+        assert_eq!([stat(&running, "cached_bytes"), stat(&running, "grown_bytes")], [filled, 0]);
+        let one = client.lease(wish(1, CONTIGUOUS));
+        assert_eq!(one.is_ok(), brick() == page, "{one:?}");
+    });
+}
+
+/// Returns a daemon of 8 bricks, half of them a cache's, and the lock of the pools. Memory comes
+/// back when that lock is free.
+fn half_cached(name: &str) -> Option<(Running, SharedCache, PoolLock)> {
+    if effective_user() != 0 {
+        println!("skipped: this user cannot change the pool, so it needs no lock");
+        return None;
+    }
+    let running = Running::new(8, settings(0))?;
+    let cache = open(&running, name, 4);
+    wait_until("the cache has its memory", PATIENCE, || {
+        fill(&cache, 4000);
+        stat(&running, "cached_bytes") == 4 * brick()
+    });
+    Some((running, cache, PoolLock::acquire().unwrap()))
+}
+
+#[test]
+fn memory_that_caches_give_up_is_not_for_a_revocable_lease() {
+    let Some((running, _cache, lock)) = half_cached("given up") else { return };
+    let (client, other) = (running.client(), running.client());
+    std::thread::scope(|scope| {
+        let all = scope.spawn(|| client.lease(wish(8, Flags::default())).map(|lease| lease.len()));
+        let is_asked = || stat(&running, "cache_taken_total") == 4;
+        wait_until("the request waits for the cache's memory", PATIENCE, is_asked);
+        let refused = other.lease(wish(1, REVOCABLE)).map(drop);
+        drop(lock);
+        assert_eq!(errno_of(&refused.unwrap_err()), EAGAIN);
+        assert_eq!(all.join().unwrap().unwrap(), Bytes::new(8 * brick()));
+    });
+}
+
+#[test]
+fn a_revocable_request_does_not_wait_for_what_caches_have() {
+    let Some((running, _cache, lock)) = half_cached("not idle") else { return };
+    let client = running.client();
+    drop(client.lease(wish(2, Flags::default())).unwrap());
+    wait_until("it ended", PATIENCE, || stat(&running, "returning_bytes") == 2 * brick());
+    let [less, more] = [4, 8].map(|bricks| client.lease(wish(bricks, REVOCABLE)).map(drop));
+    drop(lock);
+    assert_eq!([less, more].map(|it| errno_of(&it.unwrap_err())), [EAGAIN, ENOMEM]);
 }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use glebe::contig::PoolLock;
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::units::Bytes;
 use glebe_lease::wire::Flags;
-use glebe_lease::{LeaseError, Wish};
+use glebe_lease::{Lease, LeaseError, Wish};
 use glebe_testing::time::wait_until;
 use glebed::{Quota, Settings};
 
@@ -186,6 +188,9 @@ fn a_revocable_request_takes_idle_memory_alone() {
     assert_eq!(kept.recalled(Duration::ZERO).unwrap(), None);
     assert!(running.client().stats().unwrap().contains("glebe_lease_added_bytes_total 0\n"));
     drop(other.lease(wish(3, REVOCABLE)).unwrap());
+    if effective_user() != 0 {
+        return println!("skipped: only root can add pages to the pool");
+    }
     // Growth comes before a recall.
     let patient = running.client().patience(PATIENCE);
     drop(patient.lease(wish(8, Flags::default())).unwrap());
@@ -194,7 +199,7 @@ fn a_revocable_request_takes_idle_memory_alone() {
 
 #[test]
 fn a_user_has_limits() {
-    if glebe::internal::sys::processes::process::effective_user() == 0 {
+    if effective_user() == 0 {
         return println!("skipped: root has no limits");
     }
     let quota =
@@ -203,6 +208,8 @@ fn a_user_has_limits() {
     let client = running.client();
     let refused = client.lease(wish(3, Flags::default())).unwrap_err();
     assert_eq!(errno_of(&refused), EDQUOT, "{refused}");
+    let in_bricks = format!("in bricks of {}", Bytes::new(brick()));
+    assert!(refused.to_string().contains(&in_bricks), "{refused}");
     let lease = client.lease(wish(1, Flags::default())).unwrap();
     assert_eq!(errno_of(&client.lease(wish(1, Flags::default())).unwrap_err()), EDQUOT);
     let _second = running.client();
@@ -243,6 +250,65 @@ fn a_revocable_lease_that_is_being_made_is_no_lack() {
             other.lease(wish(32, Flags::default())).unwrap();
         });
     }
+}
+
+#[test]
+fn a_request_waits_for_a_revocable_lease_that_is_being_made_if_that_suffices() {
+    if effective_user() != 0 {
+        return println!("skipped: this user cannot change the pool, so it needs no lock");
+    }
+    let Some(running) = Running::new(12, settings(0)) else { return };
+    let (holder, other) = (running.client(), running.client());
+    let kept = other.lease(wish(2, Flags::default())).unwrap();
+    let file = Wish { flags: Flags { one_file: true, ..REVOCABLE }, ..wish(8, REVOCABLE) };
+    // The file is made when the lock is free.
+    let lock = PoolLock::acquire().unwrap();
+    std::thread::scope(|scope| {
+        let made = scope.spawn(|| holder.lease(file));
+        let making = format!("glebe_lease_returning_bytes {}\n", 8 * brick());
+        let is_being_made = || other.stats().unwrap().contains(&making);
+        wait_until("the file is being made", PATIENCE, is_being_made);
+        let [less, more] = [8, 11].map(|bricks| other.lease(wish(bricks, Flags::default())));
+        drop(lock);
+        let (less, more) = (less.unwrap_err(), more.unwrap_err());
+        assert_eq!([&less, &more].map(errno_of), [EAGAIN, ENOMEM], "{less}; {more}");
+        assert!(less.to_string().contains("a revocable lease is being made"), "{less}");
+        let made = made.join().unwrap().unwrap();
+        let patient = running.client().patience(PATIENCE);
+        assert_eq!(patient.lease(wish(8, Flags::default())).unwrap().files().len(), 8);
+        assert!(matches!(made.read(Bytes::ZERO, &mut [0]), Err(LeaseError::Revoked)));
+    });
+    drop(kept);
+}
+
+#[test]
+fn a_run_takes_revocable_leases_that_are_in_its_way() {
+    let Some(running) = Running::new(8, settings(0)) else { return };
+    let runs = running.reserve.contig().runs().iter().map(|run| run.pages.len());
+    if runs.max() < Some(Bytes::new(8 * brick()).pages_up(glebe::page_size()).get()) {
+        return println!("skipped: the machine has no run of 8 bricks");
+    }
+    let client = running.client();
+    let one = || client.lease(wish(1, REVOCABLE)).unwrap();
+    let mut all: Vec<_> = (0..8).map(|_| one()).collect();
+    all.sort_by_key(|lease| lease.runs()[0].physical);
+    let (mut leases, mut nth) = (all, 0..);
+    leases.retain(|_| nth.next().is_some_and(|nth: u64| nth % 2 == 0));
+    let half = format!("glebe_lease_held_bytes {}\n", 4 * brick());
+    let is_half = || {
+        let stats = client.stats().unwrap();
+        stats.contains(&half) && stats.contains("glebe_lease_returning_bytes 0\n")
+    };
+    wait_until("every other brick is back", PATIENCE, is_half);
+    let scattered = client.lease(wish(4, Flags::default())).unwrap();
+    drop(scattered);
+    wait_until("they are back", PATIENCE, is_half);
+    let refused = client.lease(wish(2, CONTIGUOUS)).unwrap_err();
+    assert_eq!(errno_of(&refused), EAGAIN, "{refused}");
+    let patient = running.client().patience(PATIENCE);
+    assert_eq!(patient.lease(wish(2, CONTIGUOUS)).unwrap().runs().len(), 1);
+    let is_kept = |lease: &Lease| matches!(lease.recalled(Duration::ZERO), Ok(None));
+    assert_eq!(leases.iter().filter(|lease| is_kept(lease)).count(), 2, "no more than the run has");
 }
 
 #[test]

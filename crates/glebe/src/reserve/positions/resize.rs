@@ -35,7 +35,7 @@ pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
 
 /// Leaves runs of whole bricks whose frames are aligned to a brick. The other pages are apart,
 /// because no contiguous block of bricks can use them.
-pub(crate) fn in_bricks(known: Vec<Run>, size: Option<BrickSize>) -> Vec<Run> {
+pub(crate) fn runs_of_bricks(known: Vec<Run>, size: Option<BrickSize>) -> Vec<Run> {
     let Some(BrickSize { each, page }) = size else { return known };
     let [each, page] = [each, page].map(|size| size.bytes().pages_down(page_size()).get());
     let mut all = Vec::with_capacity(known.len());

@@ -92,7 +92,7 @@ fn blocks_of_bricks_are_whole_bricks_where_frames_are_aligned_to_them() {
     };
     // Even frames from the middle of a brick on; odd frames of whole bricks; a brick of two runs.
     let known = [run(0, 1, 8), run(1, 5, 21), run(6, 4, 31), run(10, 1, 50), run(11, 1, 60)];
-    let known = resize::in_bricks(known.to_vec(), Some(BrickSize { each, page }));
+    let known = resize::runs_of_bricks(known.to_vec(), Some(BrickSize { each, page }));
     let mut positions = Positions::of_runs(&known, 12 * half, half).unwrap();
     let run = Search { len: each_pages, align: each_pages, any: false, by_cost: false };
     let taken: Vec<u64> =
