@@ -140,12 +140,12 @@ enum Command {
     /// 1 GiB/s take: about half a minute for 256 MiB.
     ///
     /// The command runs in the foreground. SIGTERM and SIGINT unmount all segments and end it.
-    /// Standard error tells a trouble that lasts once, and has a line for each recall and kill.
+    /// Standard error names a lasting trouble once, and each recall and kill.
     ///
-    /// Mooncake's transport has no authentication and no encryption. Whoever reaches this host's
-    /// ports can read and write the segments, and may gain control of the helper process. Use the
-    /// command between hosts that trust each other, and not as root but as a user of the group
-    /// `glebe`.
+    /// Mooncake's transport has no authentication and no encryption. Everybody who reaches this
+    /// host's ports can read and write the segments, and may gain control of the helper process.
+    /// Use the command between hosts that trust each other, and not as root but as a user of the
+    /// group `glebe`.
     #[cfg(feature = "serve")]
     Lend(lend::LendArgs),
     /// When memory is short, purge volatile memory that processes share

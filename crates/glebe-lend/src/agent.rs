@@ -1,8 +1,8 @@
 //! [`Agent`] is the helper process with Mooncake's package.
 //!
 //! It has a process group of its own, so that the terminal's SIGINT does not reach it. It ends with
-//! the lender: the kernel kills it, and its standard input ends. The parent's end is that of the
-//! thread that started the agent.
+//! the lender: the kernel kills it, and its standard input ends. The kernel already
+//! kills it when the thread ends that started it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -145,7 +145,7 @@ impl Agent {
         }
     }
 
-    /// Reads the log. What the package logged before an answer is there with the answer.
+    /// Reads the log. Lines that the package logged before an answer have arrived with it.
     pub(crate) fn read_log(&mut self, log: &mut Log) {
         self.has_log &= read(&mut self.stderr, &mut self.log);
         for line in self.log.whole() {

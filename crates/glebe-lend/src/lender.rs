@@ -76,7 +76,7 @@ pub struct SegmentLender {
     log: Log,
 }
 
-/// Descriptors before those of slots.
+/// The slots' descriptors follow this many others.
 const FIXED: usize = 5;
 
 /// Descriptors that are readable.

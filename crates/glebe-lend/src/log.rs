@@ -37,7 +37,7 @@ impl Log {
     }
 }
 
-/// Returns true if a short write does not wait: there is room, or the reader is gone.
+/// Returns true if a short write does not wait: there is room, or nobody reads.
 fn has_room(out: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(out, PollFlags::OUT)];
     let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));

@@ -29,7 +29,7 @@ pub(crate) struct Held {
     /// Dropped before the connection.
     pub(crate) lease: Lease,
     pub(crate) client: Client,
-    /// How long the daemon took for the lease, and the store for the mount.
+    /// Time that the lease and the mount took.
     pub(crate) given: Duration,
     /// The latest command to the agent, and its time.
     pub(crate) command: u64,

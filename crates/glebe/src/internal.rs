@@ -14,7 +14,7 @@ pub use crate::swap::options::without_moves;
 pub use crate::swap::raw::{key_from_raw, key_to_raw, object_len};
 pub use glebe_os::internal::*;
 
-/// Returns the directory in which this user's processes serve statistics.
+/// Returns the directory where this user's processes serve statistics.
 pub fn served_dir() -> Result<PathBuf, ReserveError> {
     crate::reserve::served::own_dir()
 }

@@ -63,8 +63,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the smallest size of bricks with which a reserve of `memory`, with all that may be
-    /// added, has fewer bricks than half of `limit`. If none suffices, returns the largest size.
+    /// Returns the smallest size of bricks that makes fewer bricks than half of `limit` out of
+    /// `memory` and all memory that may be added. If none suffices, returns the largest size.
     #[must_use]
     pub fn brick(&self, memory: Bytes, limit: u64) -> PageSize {
         let is_enough = |each: &PageSize| self.bricks(memory, *each) < limit.div_ceil(2);

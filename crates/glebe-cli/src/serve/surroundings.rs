@@ -10,7 +10,7 @@ use rustix::process::{getrlimit, setrlimit, Resource};
 
 use super::ServeArgs;
 
-/// Allows as many descriptors as this user may have, chooses the size of bricks, and checks that
+/// Allows the most descriptors that this user may have, chooses the size of bricks, and checks that
 /// the descriptors suffice.
 pub fn chosen_brick(args: &ServeArgs, leases: &Leases) -> Result<PageSize, Box<dyn Error>> {
     let mut limit = getrlimit(Resource::Nofile);

@@ -45,7 +45,7 @@ impl HeldPages {
     }
 
     /// Returns true if all came as one mapping, in the planned order. Pages that were drawn are
-    /// private memory, which cannot stand for memory `of_files`.
+    /// private memory, so they do not suffice for memory `of_files`.
     pub fn came_so(&self, pages: u64, plan: &RunPlan, of_files: bool) -> bool {
         let [part] = &*self.parts else { return false };
         let is_of_kind = !of_files || part.bricks().is_some() || part.file().is_some();

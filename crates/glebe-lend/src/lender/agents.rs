@@ -24,7 +24,7 @@ const MOUNT: &str = "mount";
 const HOST: &str = "host";
 
 /// Connects to the master. Returns this host's address in the connection. Resolving the name may
-/// take long; no segment is lent meanwhile, because there is no agent.
+/// take long. Nobody waits for it, because no segment is lent without an agent.
 fn reach(master: &str) -> Result<IpAddr, String> {
     let mut last = "no address".to_owned();
     for address in master.to_socket_addrs().map_err(|error| error.to_string())? {

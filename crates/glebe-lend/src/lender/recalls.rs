@@ -48,7 +48,7 @@ impl SegmentLender {
         false
     }
 
-    /// Has a segment unmounted. What the daemon says comes before the lender's own wish.
+    /// Has a segment unmounted. The daemon's notice replaces the lender's own wish.
     pub(super) fn recall(&mut self, at: usize, why: Why) {
         let recall = Recall { at: Instant::now(), why };
         let state = &mut self.slots[at].state;

@@ -31,8 +31,8 @@ pub struct Lending {
     _port: Option<OwnedFd>,
 }
 
-/// Starts a server of 64 MiB, which lends 54 MiB. With a long notice, its memory comes back by the
-/// lender alone.
+/// Starts a server of 64 MiB, which lends 54 MiB. With a long notice, only the lender gives
+/// its memory back.
 pub fn serving(scratch: &Scratch, notice: &str) -> Option<Serving> {
     serving_by(glebe(), scratch, notice, &["-m", "64"])
 }

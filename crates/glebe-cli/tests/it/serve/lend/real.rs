@@ -37,7 +37,7 @@ fn free_ports<const N: usize>() -> [u16; N] {
     listeners.map(|listener| listener.local_addr().expect("an address").port())
 }
 
-/// Starts the master that lies beside `python`.
+/// Starts the master in the folder of `python`.
 fn master(python: &Path, [port, metrics]: [u16; 2]) -> Ended {
     let mut command = Command::new(python.with_file_name("mooncake_master"));
     command.args(["--rpc_address", "127.0.0.1", "--rpc_port", &port.to_string()]);

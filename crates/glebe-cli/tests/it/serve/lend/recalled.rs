@@ -13,7 +13,7 @@ fn segments_are_lent_recalled_and_lent_again_at_new_addresses() {
     assert_eq!(lending.said("other hosts cannot reach 127.0.0.1; give --host"), 1);
     let setup = &lending.lines("log")[1];
     assert!(setup.starts_with("setup 127.0.0.1 P2PHANDSHAKE 0 tcp 127.0.0.1:"), "{setup}");
-    // Of 54 MiB, 22 are free: one segment has to leave.
+    // 22 of 54 MiB are free, so one segment has to leave.
     for nth in 1..=3 {
         assert_eq!(lending.leased("24M", "echo $GLEBE_LEASE_BYTES"), "25165824\n");
         lending.wait("it was recalled", |it| it.number("recalled") == nth);
