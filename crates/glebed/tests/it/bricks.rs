@@ -1,5 +1,5 @@
-//! Tests bricks of several pages: the tests of leases, caches, growth, kills and bad days again,
-//! and the answers' frames.
+//! Tests bricks of several pages: the tests of leases, growth and kills again, those of caches and
+//! bad days with `GLEBE_LONG`, and the answers' frames.
 
 use glebe::contig::Contig;
 use glebe::internal::sys::memory::pagemap::Pagemap;
@@ -7,20 +7,29 @@ use glebe::units::{Bytes, PageSize};
 use glebe_lease::wire::Flags;
 use glebe_lease::{Lease, LeaseError, LeaseRun};
 use glebe_testing::process::run_again;
-use glebe_testing::time::wait_until;
+use glebe_testing::time::{is_long, wait_until};
 
 use super::running::{brick, settings, wish, Running, CONTIGUOUS, MIB, ONE_FILE, PATIENCE};
 
 #[test]
 fn all_of_leasing_works_in_bricks_of_two_pages() {
-    let all = ["bad_days::", "bricks::", "caches::", "growth::", "kills::", "leases::"];
-    run_again(&all, &["all_of_leasing"], (MIB, "4"));
+    again(&["bricks::", "growth::", "kills::", "leases::"], &["all_of_leasing"], "4");
 }
 
 #[test]
 fn all_of_leasing_works_in_bricks_of_sixteen_pages() {
-    let but = ["all_of_leasing", "more_files"];
-    run_again(&["bricks::", "caches::", "growth::", "leases::"], &but, (MIB, "32"));
+    // The others take many GiB, all of which the kernel zeroes.
+    again(
+        &["bricks::", "growth::", "leases::"],
+        &["all_of_leasing", "more_files", "patient"],
+        "32",
+    );
+}
+
+/// Runs tests with bricks of other sizes. Those of caches and bad days take longest.
+fn again(names: &[&str], but: &[&str], mib: &str) {
+    let more: &[&str] = if is_long() { &["bad_days::", "caches::"] } else { &[] };
+    run_again(&[names, more].concat(), but, (MIB, mib));
 }
 
 #[test]

@@ -237,22 +237,6 @@ fn a_patient_client_waits_for_memory_on_its_way() {
 }
 
 #[test]
-fn a_revocable_lease_that_is_being_made_is_no_lack() {
-    let Some(running) = Running::new(32, settings(0)) else { return };
-    let (holder, other) = (running.client(), running.client().patience(Duration::from_secs(10)));
-    let file = Wish { flags: Flags { one_file: true, ..REVOCABLE }, ..wish(32, REVOCABLE) };
-    for nth in 0..40 {
-        running.wait_until_all_is_back();
-        std::thread::scope(|scope| {
-            scope.spawn(|| drop(holder.file(file)));
-            // The other request arrives while the daemon takes the file's memory.
-            std::thread::sleep(Duration::from_micros(nth * 100));
-            other.lease(wish(32, Flags::default())).unwrap();
-        });
-    }
-}
-
-#[test]
 fn a_request_waits_for_a_revocable_lease_that_is_being_made_if_that_suffices() {
     if effective_user() != 0 {
         return println!("skipped: this user cannot change the pool, so it needs no lock");
