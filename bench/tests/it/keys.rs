@@ -311,7 +311,7 @@ fn what_was_asked_for_is_kept_to_or_refused() {
     let list = bench(&["list"]);
     assert_eq!(
         list.stdout,
-        b"reserve\nvolatile\nzpool\nswap\nvmap\ncontig\nserve\nlease\npython\nmalloc\n",
+        b"reserve\nvolatile\nzpool\nswap\nvmap\ncontig\nserve\nlease\nhosts\npython\nmalloc\n",
         "{list:?}"
     );
     for wrong in [
