@@ -1,21 +1,16 @@
 """One master and more and more hosts that lend: what the master pays, and how long a recall takes."""
 
-import json
 import os
 import tempfile
 import time
 from pathlib import Path
 
 from net import Network
-from stack import GLEBE, Stack
+from stack import GLEBE, Stack, say
 
 MIB = 64
 # Seconds between two recalls of a host. It lends again meanwhile.
 PERIOD = 4.0
-
-
-def say(**what):
-    print(json.dumps(what), flush=True)
 
 
 def used(pid):

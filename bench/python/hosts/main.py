@@ -5,7 +5,6 @@ a case, who, and a figure under its unit.
 """
 
 import contextlib
-import json
 import random
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 import growth
 import shape
 from net import Network, die_with_parent
-from stack import GLEBE, PATIENCE, STOCK, Stack, eventually
+from stack import GLEBE, PATIENCE, STOCK, Stack, eventually, say
 
 # A link of 4 Gbit/s and 0.1 ms.
 RATE, DELAY = 4e9 / 8, 1e-4
@@ -28,10 +27,6 @@ READ_KEYS, READ_BYTES = 4000, 4096
 BLOCK = 1 << 18
 # The trace's store had more blocks than this one.
 SCALE = 10
-
-
-def say(**what):
-    print(json.dumps(what), flush=True)
 
 
 def speed(stacks, rounds):

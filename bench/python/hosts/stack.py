@@ -22,6 +22,10 @@ GLEBE, STOCK = "glebe", "shared memory"
 ROOM_MIB = 24
 
 
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
 class Talker:
     """A child that answers lines with lines of JSON."""
 
