@@ -64,11 +64,7 @@ impl Server {
                 self.done(key, call, lease)
             }
             Request::Offer | Request::Keep => {
-                let may_take = matches!(body, Request::Offer);
-                match self.turn(key, lease, may_take) {
-                    Ok(()) => self.done(key, call, lease),
-                    Err(refusal) => self.refuse(key, call, refusal),
-                }
+                self.turn(key, call, lease, matches!(body, Request::Offer))
             }
             Request::List => {
                 let mut rows: Vec<Row> = self.leases.rows(uid, lease, ROWS_MAX);
@@ -91,20 +87,25 @@ impl Server {
     }
 
     /// Makes a lease a revocable one, or keeps it from now on.
-    fn turn(&mut self, key: usize, number: u64, may_take: bool) -> Result<(), Refusal> {
+    fn turn(&mut self, key: usize, call: u32, number: u64, may_take: bool) -> Result<(), String> {
         let held = self.leases.of(key, number);
         let held = held.filter(|lease| lease.until.is_none() && !lease.is_promise());
         let Some(lease) = held else {
             let text = "there is no such lease, or its memory is being taken".to_owned();
-            return Err(Refusal { errno: Errno::NOENT, limit: 0, text });
+            return self.refuse(key, call, Refusal { errno: Errno::NOENT, limit: 0, text });
         };
         let flags = Flags { revocable: may_take, ..lease.flags };
         let (uid, bytes, before) = (lease.uid, lease.bytes, lease.kind());
-        let turned = self.users.turn(uid, bytes, before, Kind::of(flags));
-        if turned.is_ok() {
-            lease.flags = flags;
+        match self.users.turn(uid, bytes, before, Kind::of(flags)) {
+            Ok(()) => {
+                lease.flags = flags;
+                self.done(key, call, number)
+            }
+            Err(exceeded) => {
+                let refusal = self.over(uid, exceeded);
+                self.refuse(key, call, refusal)
+            }
         }
-        turned.map_err(|exceeded| self.over(uid, exceeded))
     }
 
     pub(super) fn answer(
