@@ -11,6 +11,8 @@ mod image;
 mod library;
 mod lookup;
 mod secure;
+#[cfg(feature = "serve")]
+mod supervisor;
 
 use std::env;
 use std::error::Error as Failure;
@@ -54,6 +56,10 @@ pub struct RunArgs {
     /// then, from that folder, in ../lib, ../lib/ARCH-linux-gnu and ../lib64.
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
+    /// For tests until the flag --contig calls the supervisor
+    #[cfg(feature = "serve")]
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    contig_static: Option<String>,
     /// A further option of the allocator, for example thread=off; may be repeated
     #[arg(long = "option", value_name = "NAME[=VALUE]")]
     options: Vec<OsString>,
@@ -93,6 +99,11 @@ impl Failure for NotRun {}
 
 /// Becomes the program. Returns only after a failure.
 pub fn run(args: &RunArgs, _: &mut dyn Write) -> Outcome {
+    // Place of the supervisor's call, until the flag --contig makes it.
+    #[cfg(feature = "serve")]
+    if let Some(words) = &args.contig_static {
+        return supervised(words, &args.command);
+    }
     let words = words(args)?;
     let (name, arguments) = args.command.split_first().expect("a value is required");
     let library = library::find(args.lib.as_deref())?;
@@ -110,6 +121,24 @@ pub fn run(args: &RunArgs, _: &mut dyn Write) -> Outcome {
     }
     broken_pipe::keep(&mut command);
     Err(Box::new(not_executed(&program, &command.exec())))
+}
+
+/// Runs the program under the supervisor. `words` are wishes: `required,quota=4194304,verbose`.
+#[cfg(feature = "serve")]
+fn supervised(words: &str, command: &[OsString]) -> Outcome {
+    let (name, arguments) = command.split_first().expect("a value is required");
+    let program = lookup::find(name, env::var_os("PATH").as_deref())?;
+    let mut command = Command::new(&program);
+    command.arg0(name).args(arguments);
+    broken_pipe::keep(&mut command);
+    let wish = |wanted: &str| words.split(',').find_map(|word| word.strip_prefix(wanted));
+    let wishes = supervisor::Wishes {
+        required: wish("required").is_some(),
+        quota: wish("quota=").and_then(|bytes| bytes.parse().ok()),
+        node: wish("node=").and_then(|node| node.parse().ok()),
+        is_verbose: wish("verbose").is_some(),
+    };
+    std::process::exit(supervisor::supervise(command, &wishes)?.into())
 }
 
 /// Returns the allocator's options for the flags. If an option occurs twice, the allocator uses the
