@@ -7,21 +7,22 @@
 //! goes on unchanged, so the kernel decides.
 //!
 //! # Limits
-//! - The pool is common. Until the held call reserves its pages, any process of the machine can take
-//!   them, also another supervised program. Pages that the program unmaps, and pages that a failed
-//!   call leaves, are in the pool for all until the tree ends. After its reservation nobody can take
-//!   a call's pages. A call with MAP_NORESERVE or SHM_NORESERVE reserves nothing: its pages can be
-//!   taken until the program touches them.
+//! - The pool is common. Until the held call reserves its pages, any process of the machine can
+//!   take them, also another supervised program. After its reservation nobody can take them.
+//! - Pages that the program unmaps, and pages that a failed call leaves, are in the pool for all
+//!   processes of the machine until the tree ends.
+//! - A call with MAP_NORESERVE or SHM_NORESERVE reserves nothing: others can take its pages until
+//!   the program touches them.
 //! - The supervisor sees no memfd_create(2) and no files of hugetlbfs.
 //! - A segment of shmget(2) outlives its program, and its pages stay away from the daemon, until
 //!   somebody removes the segment.
 //! - A process tree has one listener, so a supervised program cannot be supervised again.
-//! - A supervisor without CAP_SYS_ADMIN sets no_new_privs: setuid programs gain no privilege.
+//! - Without CAP_SYS_ADMIN the program gets no_new_privs: setuid programs gain no privilege.
 //!
 //! # Processes
-//! The leases end when the last process of the tree has ended, and so does the supervisor. It adopts
-//! the tree's orphans to see that. If the supervisor is killed, the kernel kills the program; other
-//! processes of the tree live on, and their calls for huge pages fail with ENOSYS.
+//! The leases end when the last process of the tree has ended, and so does the supervisor. It
+//! adopts the tree's orphans to see that. If the supervisor is killed, the kernel kills the program;
+//! other processes of the tree live on, and their calls for huge pages fail with ENOSYS.
 //!
 //! The supervisor passes signals on to the program, except those that the kernel sends, since a
 //! terminal sends them to the program too. After the program's end, a signal that asks for the end
@@ -38,7 +39,9 @@ use std::time::{Duration, Instant};
 
 use glebe::internal::sys::files::signal_fd::SignalFd;
 use glebe::internal::sys::processes::children;
-use glebe::internal::sys::processes::seccomp::{self, Held, Listener, NotSpawned, PoolCall};
+use glebe::internal::sys::processes::seccomp::{
+    self, CallListener, HeldCall, NotSpawned, PoolCall,
+};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{kill_process, wait, Pid, Signal, WaitOptions, WaitStatus};
@@ -138,7 +141,7 @@ struct Tree {
 
 impl Tree {
     /// Waits for a held call or a signal. Returns which of them is there.
-    fn look(&mut self, listener: &Listener, signals: &SignalFd) -> io::Result<(bool, bool)> {
+    fn look(&mut self, listener: &CallListener, signals: &SignalFd) -> io::Result<(bool, bool)> {
         let mut both = [
             PollFd::new(signals, PollFlags::IN),
             // Hangs up for ever once it did.
@@ -198,7 +201,7 @@ impl Tree {
 }
 
 struct Supervisor<'a> {
-    listener: Listener,
+    listener: CallListener,
     supply: Supply,
     wishes: &'a Wishes,
     report: Report,
@@ -233,7 +236,7 @@ impl Supervisor<'_> {
     }
 }
 
-fn described(held: &Held) -> String {
+fn described(held: &HeldCall) -> String {
     let call = match held.call {
         PoolCall::Mmap => "mmap",
         PoolCall::Shmget => "shmget",
@@ -242,7 +245,7 @@ fn described(held: &Held) -> String {
 }
 
 /// Kills the program, and the process that made the call.
-fn end(tree: &Tree, held: &Held) {
+fn end(tree: &Tree, held: &HeldCall) {
     let program = tree.status.is_none().then_some(tree.program);
     // The kernel kills the process of a thread.
     let caller = i32::try_from(held.thread).ok().and_then(Pid::from_raw);

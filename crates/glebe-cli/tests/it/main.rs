@@ -11,4 +11,6 @@ mod run;
 mod serve;
 mod sizes;
 mod stats;
+#[cfg(feature = "serve")]
+mod supervised;
 mod zpool;

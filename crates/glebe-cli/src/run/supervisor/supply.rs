@@ -1,9 +1,9 @@
 //! [`Supply`] leases huge pages from the daemon, and frees them into the machine's pool.
 //!
-//! A hole in a lease's file frees the pages. The lease goes on, so the daemon counts them, and takes
-//! pages of the pool back when it ends. Pages that the kernel added beyond the pool's own (surplus
-//! pages) leave the pool when they are freed. Root prevents that until the call has its pages
-//! ([`Keeping`]); others get no such pages.
+//! A hole in a lease's file frees the pages. The lease goes on, so the daemon counts them, and
+//! takes pages of the pool back when it ends. Pages that the kernel added beyond the pool's own
+//! (surplus pages) leave the pool when they are freed. Root prevents that until the call has its
+//! pages ([`Keeping`]); others get no such pages.
 
 use std::fmt;
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use glebe::contig::internal::Keeping;
 use glebe::internal::sys::machine::hugetlb::{Pool, PoolCounts};
 use glebe::internal::sys::machine::meminfo;
-use glebe::internal::sys::processes::seccomp::Held;
+use glebe::internal::sys::processes::seccomp::HeldCall;
 use glebe::units::{Bytes, PageSize};
 use glebe_lease::wire::Name;
 use glebe_lease::{socket_path, Client, LeaseError, Wish};
@@ -99,11 +99,11 @@ impl Supply {
 
     /// Sees that the pool has free pages for a call, as far as the daemon lends them. Call
     /// [`Supply::close`] once the call has its pages.
-    pub fn supply(&mut self, held: &Held) -> Supplied {
+    pub fn supply(&mut self, held: &HeldCall) -> Supplied {
         self.leased_for(held).unwrap_or_else(Supplied::Refused)
     }
 
-    fn leased_for(&mut self, held: &Held) -> Result<Supplied, String> {
+    fn leased_for(&mut self, held: &HeldCall) -> Result<Supplied, String> {
         self.available = 0;
         let page = held.page.or(self.default_page);
         if page != Some(PAGE) {
@@ -122,7 +122,7 @@ impl Supply {
     }
 
     /// Returns the free pages that the call may take.
-    fn free(&self, held: &Held) -> u64 {
+    fn free(&self, held: &HeldCall) -> u64 {
         match held.reserves {
             true => self.available.saturating_sub(self.unreserved),
             // A later call might take them first.
@@ -130,7 +130,12 @@ impl Supply {
         }
     }
 
-    fn lease(&mut self, held: &Held, missing: u64, counts: &PoolCounts) -> Result<Bytes, String> {
+    fn lease(
+        &mut self,
+        held: &HeldCall,
+        missing: u64,
+        counts: &PoolCounts,
+    ) -> Result<Bytes, String> {
         let wanted = Bytes::new(missing.saturating_mul(PAGE.bytes().get()));
         if let Some(quota) = self.quota {
             if self.leased.get().saturating_add(wanted.get()) > quota.get() {
@@ -158,7 +163,7 @@ impl Supply {
         Ok(bytes)
     }
 
-    /// Returns true if the kernel would take freed pages out of the pool, and add none for the call.
+    /// Returns true if freed pages would leave the pool, and the kernel would add none for the call.
     fn leaves(&self, counts: &PoolCounts) -> Result<bool, String> {
         let limit = self.pool.overcommit().map_err(|error| error.to_string())?;
         Ok(counts.surplus > limit)
@@ -180,7 +185,7 @@ impl Supply {
     }
 
     /// Returns true if the pool suffices for a call without the daemon.
-    pub fn suffices(&self, held: &Held) -> bool {
+    pub fn suffices(&self, held: &HeldCall) -> bool {
         let Ok(counts) = self.counts() else { return false };
         let more = self.pool.overcommit().unwrap_or(0).saturating_sub(counts.surplus);
         held.page.or(self.default_page) == Some(PAGE) && pages(held) <= counts.available() + more
@@ -188,7 +193,7 @@ impl Supply {
 
     /// Waits until a call that goes on has reserved its pages. Otherwise the next call would count
     /// them as free, and the pool might lose them.
-    pub fn wait_until_taken(&self, held: &Held) {
+    pub fn wait_until_taken(&self, held: &HeldCall) {
         let left = self.available.saturating_sub(pages(held));
         let begin = Instant::now();
         let is_there = |counts: PoolCounts| counts.available() > left;
@@ -207,6 +212,6 @@ impl Supply {
     }
 }
 
-fn pages(held: &Held) -> u64 {
+fn pages(held: &HeldCall) -> u64 {
     held.len.get().div_ceil(PAGE.bytes().get())
 }

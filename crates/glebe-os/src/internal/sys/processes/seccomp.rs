@@ -1,4 +1,4 @@
-//! [`Listener`] learns of the calls by which a process tree asks for huge pages of a pool.
+//! [`CallListener`] learns of the calls by which a process tree asks for huge pages of a pool.
 //!
 //! These are mmap(2) of anonymous memory with MAP_HUGETLB, and shmget(2) with SHM_HUGETLB. A
 //! [filter] makes the kernel hold such a call until this process lets it go on; the call itself is
@@ -35,7 +35,7 @@ pub enum PoolCall {
 
 /// A held call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldCall {
     id: u64,
     /// The thread that made the call; 0 if this PID namespace does not show it.
     pub thread: u32,
@@ -82,12 +82,12 @@ fn sizes() -> io::Result<usize> {
 /// Readable while a call is held; hangs up when the last process with the filter has ended
 /// (Linux 5.9).
 #[derive(Debug)]
-pub struct Listener {
+pub struct CallListener {
     fd: OwnedFd,
     words: usize,
 }
 
-impl Listener {
+impl CallListener {
     fn new(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self { fd, words: sizes()? })
     }
@@ -96,7 +96,7 @@ impl Listener {
     ///
     /// # Errors
     /// If the kernel refuses the request.
-    pub fn next(&self) -> io::Result<Option<Held>> {
+    pub fn next(&self) -> io::Result<Option<HeldCall>> {
         let mut room = vec![0_u64; self.words];
         let (fd, at) = (self.fd.as_raw_fd(), room.as_mut_ptr());
         // SAFETY: the room is zeroed, and as long as the kernel's message.
@@ -117,7 +117,7 @@ impl Listener {
     ///
     /// # Errors
     /// If the kernel refuses the request.
-    pub fn proceed(&self, held: &Held) -> io::Result<bool> {
+    pub fn proceed(&self, held: &HeldCall) -> io::Result<bool> {
         let mut room = vec![0_u64; self.words];
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         let response = libc::seccomp_notif_resp { id: held.id, val: 0, error: 0, flags };
@@ -134,13 +134,13 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for CallListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-fn held(message: &libc::seccomp_notif) -> Option<Held> {
+fn held(message: &libc::seccomp_notif) -> Option<HeldCall> {
     let (data, is_call) = (&message.data, |call| i64::from(message.data.nr) == call);
     let (call, flags, without) = if is_call(libc::SYS_mmap) {
         (PoolCall::Mmap, data.args[3], libc::MAP_NORESERVE)
@@ -150,7 +150,7 @@ fn held(message: &libc::seccomp_notif) -> Option<Held> {
         return None;
     };
     let log = flags >> SIZE_SHIFT & SIZE_MASK;
-    Some(Held {
+    Some(HeldCall {
         id: message.id,
         thread: message.pid,
         call,

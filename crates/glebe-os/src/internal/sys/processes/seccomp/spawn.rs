@@ -1,4 +1,4 @@
-//! [`spawn`] starts a program whose calls a [`Listener`] holds.
+//! [`spawn`] starts a program whose calls a [`CallListener`] holds.
 //!
 //! The child installs the filter before it executes the program, and sends the listener through a
 //! socket. Source: unix(7), cmsg(3), PR_SET_PDEATHSIG(2const).
@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use super::filter::install;
-use super::Listener;
+use super::CallListener;
 use crate::internal::sys::call::answer;
 
 /// Words for the control message with one descriptor.
@@ -30,7 +30,7 @@ pub enum NotSpawned {
 ///
 /// # Errors
 /// [`NotSpawned`].
-pub fn spawn(command: &mut Command) -> Result<(Child, Listener), NotSpawned> {
+pub fn spawn(command: &mut Command) -> Result<(Child, CallListener), NotSpawned> {
     let (own, theirs) = UnixStream::pair().map_err(NotSpawned::Filter)?;
     let (parent, socket) = (std::process::id(), theirs.as_raw_fd());
     let begin = move || {
@@ -42,7 +42,7 @@ pub fn spawn(command: &mut Command) -> Result<(Child, Listener), NotSpawned> {
     let spawned = command.spawn();
     // Open until here, because the closure has only its number.
     drop(theirs);
-    let listener = receive(own.as_raw_fd()).and_then(Listener::new);
+    let listener = receive(own.as_raw_fd()).and_then(CallListener::new);
     match (spawned, listener) {
         (Ok(child), Ok(listener)) => Ok((child, listener)),
         (Ok(mut child), Err(error)) => {

@@ -1,3 +1,5 @@
+//! Tests that calls for huge pages are held, and no others.
+
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::ptr;
