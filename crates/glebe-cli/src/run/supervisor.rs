@@ -21,8 +21,8 @@
 //!
 //! # Processes
 //! The leases end when the last process of the tree has ended, and so does the supervisor. It
-//! adopts the tree's orphans to see that. If the supervisor is killed, the kernel kills the program;
-//! other processes of the tree live on, and their calls for huge pages fail with ENOSYS.
+//! adopts the tree's orphans to see that. If the supervisor is killed, the kernel kills the
+//! program. Other processes of the tree live on; their calls for huge pages fail with ENOSYS.
 //!
 //! The supervisor passes signals on to the program, except those that the kernel sends, since a
 //! terminal sends them to the program too. After the program's end, a signal that asks for the end

@@ -163,7 +163,7 @@ impl Supply {
         Ok(bytes)
     }
 
-    /// Returns true if freed pages would leave the pool, and the kernel would add none for the call.
+    /// Returns true if freed pages would leave the pool, and the kernel would add none instead.
     fn leaves(&self, counts: &PoolCounts) -> Result<bool, String> {
         let limit = self.pool.overcommit().map_err(|error| error.to_string())?;
         Ok(counts.surplus > limit)
