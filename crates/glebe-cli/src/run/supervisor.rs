@@ -11,6 +11,8 @@
 //!   take them, also another supervised program. After its reservation nobody can take them.
 //! - Pages that the program unmaps, and pages that a failed call leaves, are in the pool for all
 //!   processes of the machine until the tree ends.
+//! - If the pool has surplus pages, pages that the program unmaps leave it. The supervisor leases
+//!   others for the next call, until the daemon or the quota refuses.
 //! - A call with MAP_NORESERVE or SHM_NORESERVE reserves nothing: others can take its pages until
 //!   the program touches them.
 //! - The supervisor sees no memfd_create(2) and no files of hugetlbfs.
@@ -217,7 +219,7 @@ impl Supervisor<'_> {
             let (thread, time) = (held.thread, begin.elapsed());
             let what = described(&held);
             let _ =
-                writeln!(io::stderr(), "glebe: process {thread}: {what}: {supplied} ({time:.1?})");
+                writeln!(io::stderr(), "glebe: thread {thread}: {what}: {supplied} ({time:.1?})");
         }
         self.report.add(&supplied);
         if let (Supplied::Refused(why), true) = (&supplied, self.wishes.required) {

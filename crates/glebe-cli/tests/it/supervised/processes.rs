@@ -1,10 +1,13 @@
 //! Tests the supervisor's processes: exit status, signals, orphans, SIGKILL.
 
 use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use glebe::internal::sys::processes::seccomp;
 use glebe_testing::time::wait_until;
+use glebe_testing::{tools, Scratch};
 use rustix::process::{kill_process, test_kill_process, Pid, Signal};
 
 use super::{flags, ran, Lender, Origin, NOBODY};
@@ -23,23 +26,47 @@ fn shell(lender: &Lender, script: &str) -> Command {
     command
 }
 
-#[test]
-fn status_and_signals_are_the_program_s() {
-    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
-    for (script, wanted) in [("exit 0", 0), ("exit 42", 42), ("kill -9 $$", 137), ("\"$0\" m2", 7)]
-    {
-        let (_, wrong, status) = ran(&mut shell(&lender, script));
-        assert_eq!(status, Some(wanted), "{script}: {wrong}");
+/// Returns a supervised shell without a daemon, or prints why not.
+fn without_daemon(script: &str) -> Option<Command> {
+    if let Some(lack) = seccomp::lack() {
+        println!("skipped: {lack}");
+        return None;
     }
-    let (said, wrong, status) = ran(lender.glebe().args(["run", &flags(""), "--", "/tmp"]));
-    assert_eq!((said.as_str(), status), ("", Some(126)), "{wrong}");
-    let traps =
-        "for s in HUP INT QUIT TERM USR1 USR2; do trap \"echo $s\" $s; done; trap 'exit 5' ALRM";
-    let script = format!("{traps}; echo $$; while :; do sleep 0.01; done");
-    let (mut child, mut lines) = started(&mut shell(&lender, &script));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.args(["run", &flags(""), "--", "sh", "-c", script]).stdin(Stdio::null());
+    command.env("GLEBE_LEASES", "/nonexistent/leases");
+    Some(command)
+}
+
+#[test]
+fn the_exit_status_is_the_program_s() {
+    for (script, wanted) in [("exit 0", 0), ("exit 42", 42), ("kill -9 $$", 137)] {
+        let Some(mut command) = without_daemon(script) else { return };
+        let wrong = "glebe: no call asked for huge pages\n".to_owned();
+        assert_eq!(ran(&mut command), (String::new(), wrong, Some(wanted)), "{script}");
+    }
+    let run = |program: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+        ran(command.args(["run", &flags(""), "--", program]))
+    };
+    let scratch = Scratch::new("not-executed");
+    let file = scratch.path().join("file");
+    std::fs::write(&file, "#!/nonexistent/interpreter\n").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    let (_, wrong, status) = run(file.to_str().unwrap());
+    assert_eq!(status, Some(127), "{wrong}");
+    assert!(wrong.starts_with("glebe: execve(") && wrong.lines().count() == 1, "{wrong}");
+    assert_eq!((run("/nonexistent").2, run("/tmp").2), (Some(127), Some(126)));
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let traps = "for s in HUP INT QUIT TERM USR1 USR2; do trap \"echo $s\" $s; done";
+    let script = format!("{traps}; trap 'exit 5' ALRM; echo $$; while :; do sleep 0.01; done");
+    let Some(mut command) = without_daemon(&script) else { return };
+    let (mut child, mut lines) = started(&mut command);
     let mut line = || lines.next().unwrap().unwrap();
-    let program = line();
-    assert_ne!(program, child.id().to_string());
+    assert_ne!(line(), child.id().to_string());
     for (signal, name) in [
         (Signal::HUP, "HUP"),
         (Signal::INT, "INT"),
@@ -56,12 +83,26 @@ fn status_and_signals_are_the_program_s() {
 }
 
 #[test]
+fn a_terminal_s_signal_reaches_the_program_once() {
+    if !tools::has("python3") {
+        return;
+    }
+    let script = "trap 'echo got' INT; trap 'exit 3' USR1; echo up; while :; do sleep 0.01; done";
+    let Some(command) = without_daemon(script) else { return };
+    let mut python = Command::new("python3");
+    let terminal = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/supervised/terminal.py");
+    python.arg(terminal).arg(command.get_program()).args(command.get_args());
+    let (said, wrong, status) = ran(&mut python);
+    assert_eq!(status, Some(0), "{said}{wrong}");
+    assert_eq!(said.matches("got").count(), 1, "{said}");
+}
+
+#[test]
 fn a_program_inherits_which_signals_are_ignored_and_none_is_blocked() {
-    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
-    let mut command = Command::new("sh");
-    let script = "trap '' HUP PIPE; exec \"$0\" run \"$1\" -- cat /proc/self/status";
-    command.args(["-c", script]).arg(lender.program.program()).arg(flags(""));
-    let (said, wrong, status) = ran(&mut command);
+    let Some(command) = without_daemon("cat /proc/self/status") else { return };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP PIPE; exec \"$0\" \"$@\""]);
+    let (said, wrong, status) = ran(shell.arg(command.get_program()).args(command.get_args()));
     assert_eq!(status, Some(0), "{wrong}");
     let bits = |line: &str| {
         let line = said.lines().find_map(|of| of.strip_prefix(line)).expect(line);
@@ -69,6 +110,16 @@ fn a_program_inherits_which_signals_are_ignored_and_none_is_blocked() {
     };
     let both = 1_u64 << (Signal::HUP.as_raw() - 1) | 1 << (Signal::PIPE.as_raw() - 1);
     assert_eq!((bits("SigBlk:"), bits("SigIgn:") & both), (0, both));
+}
+
+#[test]
+fn a_supervised_program_cannot_be_supervised_again() {
+    let program = env!("CARGO_BIN_EXE_glebe");
+    let script = format!("{program} run {} -- true", flags(""));
+    let Some(mut command) = without_daemon(&script) else { return };
+    let (_, wrong, status) = ran(&mut command);
+    assert_eq!(status, Some(125), "{wrong}");
+    assert!(wrong.contains("another glebe holds its calls already"), "{wrong}");
 }
 
 #[test]
