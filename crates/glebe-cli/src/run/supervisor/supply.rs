@@ -31,7 +31,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 const POOLS: Duration = Duration::from_secs(5);
 /// Longest wait for a call that goes on to reserve its pages. Some calls reserve none: the kernel
 /// refuses them, or the segment exists.
-const TAKEN: Duration = Duration::from_millis(100);
+const TAKEN: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_micros(20);
 
 /// What a call got.
@@ -63,7 +63,7 @@ pub struct Supply {
     /// The connection holds all leases.
     client: Option<Client>,
     leased: Bytes,
-    /// Pages given to calls that reserve none, so that free pages may be theirs.
+    /// Pages given to calls that have not reserved them, so that free pages may be theirs.
     unreserved: u64,
     /// The pool's available pages before the call that goes on now.
     available: u64,
@@ -193,11 +193,17 @@ impl Supply {
 
     /// Waits until a call that goes on has reserved its pages. Otherwise the next call would count
     /// them as free, and the pool might lose them.
-    pub fn wait_until_taken(&self, held: &HeldCall) {
+    pub fn wait_until_taken(&mut self, held: &HeldCall) {
+        if !held.reserves {
+            return;
+        }
         let left = self.available.saturating_sub(pages(held));
         let begin = Instant::now();
-        let is_there = |counts: PoolCounts| counts.available() > left;
-        while held.reserves && begin.elapsed() < TAKEN && self.counts().is_ok_and(is_there) {
+        while self.counts().is_ok_and(|counts| counts.available() > left) {
+            if begin.elapsed() >= TAKEN {
+                self.unreserved += pages(held);
+                return;
+            }
             sleep(LOOK);
         }
     }
