@@ -14,6 +14,8 @@ mod image;
 mod library;
 mod lookup;
 mod secure;
+#[cfg(feature = "serve")]
+mod supervisor;
 
 use std::env;
 use std::error::Error as Failure;
@@ -100,39 +102,66 @@ impl fmt::Display for NotRun {
 
 impl Failure for NotRun {}
 
-/// Becomes the program. Returns only after a failure, or a dry run.
+/// Becomes the program, unless it needs a supervisor. Returns after a failure, or a dry run.
 pub fn run(args: &RunArgs, out: &mut dyn Write) -> Outcome {
     let words = words(args)?;
     let (name, arguments) = args.command.split_first().expect("a value is required");
-    let mut preloads = env::var_os(environment::PRELOAD);
     let program = lookup::find(name, env::var_os("PATH").as_deref())?;
-    for file in libraries(args) {
-        let library = library::find(args.lib.as_deref(), file)?;
-        if let Some(warning) = check::check(&program, library.architecture)? {
-            let _ = writeln!(io::stderr(), "glebe: {warning}");
-        }
-        preloads = Some(environment::preloads(&library.path, preloads));
-    }
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    command.env(environment::PRELOAD, preloads.unwrap_or_default());
+    broken_pipe::keep(&mut command);
+    #[cfg(feature = "serve")]
+    if let Some(wishes) = args.huge.supervision(&program, args.malloc)? {
+        return supervised(command, &wishes, args.dry_run, out);
+    }
+    preload(args, &program, &mut command)?;
     if !words.is_empty() {
         let before = env::var_os(environment::OPTIONS).unwrap_or_default();
         command.env(environment::OPTIONS, environment::options(&before, &words)?);
     }
     #[cfg(feature = "serve")]
     if args.huge.contig {
-        if let Some(warning) = args.huge.check()? {
-            let _ = writeln!(io::stderr(), "glebe: {warning}");
-        }
+        warn(args.huge.check()?);
         command.env(contig::VARIABLE, args.huge.words());
         command.envs(args.huge.socket().map(|path| (contig::SOCKET, path)));
     }
     if args.dry_run {
         return Ok(explain(&command, out)?);
     }
-    broken_pipe::keep(&mut command);
     Err(Box::new(not_executed(&program, &command.exec())))
+}
+
+/// Sets LD_PRELOAD.
+fn preload(args: &RunArgs, program: &Path, command: &mut Command) -> Result<(), NotRun> {
+    let mut preloads = env::var_os(environment::PRELOAD);
+    for file in libraries(args) {
+        let library = library::find(args.lib.as_deref(), file)?;
+        warn(check::check(program, library.architecture)?);
+        preloads = Some(environment::preloads(&library.path, preloads));
+    }
+    command.env(environment::PRELOAD, preloads.unwrap_or_default());
+    Ok(())
+}
+
+fn warn(warning: Option<String>) {
+    if let Some(warning) = warning {
+        let _ = writeln!(io::stderr(), "glebe: {warning}");
+    }
+}
+
+/// Runs the program, and ends as it does.
+#[cfg(feature = "serve")]
+fn supervised(
+    command: Command,
+    wishes: &supervisor::Wishes,
+    is_dry: bool,
+    out: &mut dyn Write,
+) -> Outcome {
+    if is_dry {
+        writeln!(out, "under a supervisor, by seccomp:")?;
+        return Ok(explain(&command, out)?);
+    }
+    std::process::exit(supervisor::supervise(command, wishes)?.into())
 }
 
 fn explain(command: &Command, out: &mut dyn Write) -> io::Result<()> {

@@ -45,6 +45,24 @@ pub fn check(program: &Path, ours: Architecture) -> Result<Option<String>, NotRu
     )))
 }
 
+/// Returns true if no loader would preload anything into `program`: it is linked statically, or its
+/// interpreter is.
+#[cfg(feature = "serve")]
+pub fn is_static(program: &Path) -> bool {
+    let mut file = program.to_owned();
+    for _ in 0..=SCRIPTS_MAX {
+        let is_regular = regular(program, &file).is_ok();
+        match is_regular.then(|| File::open(&file).and_then(image::of)) {
+            Some(Ok(Image::Script(interpreter))) => file = interpreter,
+            Some(Ok(Image::Elf(elf))) => {
+                return elf.loader.is_none() && !(elf.is_shared && is_loader(&file));
+            }
+            _ => return false,
+        }
+    }
+    false
+}
+
 /// Fails unless `file` is a regular file. Called before the open, because the open of a FIFO would
 /// block.
 fn regular(program: &Path, file: &Path) -> Result<Metadata, NotRun> {

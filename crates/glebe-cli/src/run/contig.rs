@@ -1,12 +1,13 @@
 //! The options of `glebe run --contig`, which the preloaded library reads in GLEBE_HUGE.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use glebe::units::Bytes;
 use glebe_lease::{socket_path, Client};
 
-use super::NotRun;
+use super::supervisor::Wishes;
+use super::{check, NotRun};
 use crate::size;
 
 /// The environment variable of the library.
@@ -38,6 +39,13 @@ pub struct HugeArgs {
     /// Leave private huge pages out of forked children, which otherwise get a copy
     #[arg(long, requires = "contig")]
     no_fork_copy: bool,
+    /// Serve the system calls of the program's tree from outside, instead of preloading a library
+    ///
+    /// A supervisor then frees leased pages into the kernel's pool before each call for huge pages,
+    /// also for bare system calls. Static programs are always served so. Other programs of the
+    /// machine can take the pages before the call does.
+    #[arg(long, requires = "contig", conflicts_with_all = ["revocable", "no_fork_copy"])]
+    supervise: bool,
     /// Print a line for each mapping
     #[arg(long, requires = "contig")]
     verbose: bool,
@@ -61,6 +69,24 @@ impl HugeArgs {
         words.extend(self.node.map(|node| format!("node={node}")));
         words.push(format!("main={}", std::process::id()));
         words.join(",")
+    }
+
+    /// Returns what a supervisor shall do if the program needs one.
+    ///
+    /// # Errors
+    /// If the program shall also have another allocator, which a supervisor cannot give.
+    pub fn supervision(&self, program: &Path, malloc: bool) -> Result<Option<Wishes>, NotRun> {
+        let is_needed = self.contig && (self.supervise || check::is_static(program));
+        if is_needed && malloc {
+            return Err(NotRun::refused("a supervised program cannot get --malloc"));
+        }
+        Ok(is_needed.then(|| Wishes {
+            required: self.required,
+            quota: self.quota.map(Bytes::get),
+            node: self.node,
+            is_verbose: self.verbose,
+            socket: self.socket.clone().unwrap_or_else(socket_path),
+        }))
     }
 
     /// Returns the socket, if it is another one than the program would find.

@@ -1,6 +1,8 @@
 //! Tests `glebe` as a user, a script or a service manager runs it.
 
 mod contig;
+#[path = "../../../glebe-preload/tests/it/libraries.rs"]
+mod libraries;
 mod man;
 mod outputs;
 mod probe;
@@ -11,4 +13,6 @@ mod run;
 mod serve;
 mod sizes;
 mod stats;
+#[cfg(feature = "serve")]
+mod supervised;
 mod zpool;

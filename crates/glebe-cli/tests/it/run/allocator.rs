@@ -7,10 +7,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{cc, ok, said, Place, LIBRARY, MAPS};
+use crate::libraries;
 
-#[path = "../../../../glebe-preload/tests/it/libraries.rs"]
-mod libraries;
+use super::{cc, ok, said, Place, LIBRARY, MAPS};
 
 /// C program that prints its process number. It ends by `exit`, where the allocator prints its
 /// report. A shell would not do, because it may end by `_exit`.

@@ -6,11 +6,10 @@ use glebe_testing::time::wait_until;
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::{tools, Scratch};
 
+use crate::libraries;
+
 use super::leases::lending;
 use super::{glebe, patience};
-
-#[path = "../../../../glebe-preload/tests/it/libraries.rs"]
-mod libraries;
 
 /// Maps huge pages, and prints what is in them after a write. 0x40000 is `MAP_HUGETLB`.
 const PROGRAM: &str = "

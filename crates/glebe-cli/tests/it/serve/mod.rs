@@ -3,7 +3,7 @@
 mod config;
 mod contig_run;
 mod crowd;
-mod leases;
+pub mod leases;
 mod lend;
 mod nodes;
 mod recall;
@@ -29,15 +29,15 @@ fn output(args: &[&str]) -> Output {
     glebe().args(args).stdin(Stdio::null()).output().expect("the program starts")
 }
 
-struct Serving {
+pub struct Serving {
     child: Child,
     // Kept open for later output.
     _stdout: BufReader<ChildStdout>,
-    said: Vec<String>,
+    pub said: Vec<String>,
 }
 
 impl Serving {
-    fn start(command: &mut Command, lines: usize) -> Self {
+    pub fn start(command: &mut Command, lines: usize) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let said = (0..lines).map(|_| line(&mut stdout)).collect();

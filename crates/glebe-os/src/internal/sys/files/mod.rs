@@ -12,6 +12,7 @@ pub mod own_files;
 pub mod plain_file;
 pub mod private;
 pub mod scratch_file;
+pub mod signal_fd;
 pub mod socket;
 pub mod stream;
 pub mod unread;

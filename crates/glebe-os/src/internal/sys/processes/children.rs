@@ -1,6 +1,8 @@
-//! [`exist`] detects children of this process without reaping them.
+//! [`exist`] detects children of this process without reaping them, and [`adopt_orphans`] makes
+//! descendants children. Source: waitid(2), PR_SET_CHILD_SUBREAPER(2const).
 #![allow(unsafe_code)]
 
+use std::io;
 use std::mem::MaybeUninit;
 
 /// Returns true if a child, even of a raw clone(2), lives or was not waited for, or if the call
@@ -14,6 +16,18 @@ pub fn exist() -> bool {
         unsafe { libc::waitid(libc::P_ALL, 0, ended.as_mut_ptr(), flags) }
     });
     none.err().and_then(|refused| refused.raw_os_error()) != Some(libc::ECHILD)
+}
+
+/// Makes this process the parent of descendants whose parents end. Ended children wait for this
+/// process, even if its caller ignored SIGCHLD.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: the call takes numbers.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    let adopt = || {
+        // SAFETY: the call takes numbers.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+    };
+    crate::internal::sys::call::answer("prctl", adopt).map(drop)
 }
 
 #[cfg(test)]
@@ -44,6 +58,24 @@ mod tests {
                 let has_ended = exist();
                 let is_left = libc::waitpid(child, std::ptr::null_mut(), 0) == child;
                 had_none && lives && has_ended && is_left && !exist()
+            })
+        };
+        assert!(seen);
+    }
+
+    #[test]
+    fn a_grandchild_becomes_a_child_when_its_parent_ends() {
+        // SAFETY: the children allocate nothing and take no lock.
+        let seen = unsafe {
+            in_child(|| {
+                let is_done = adopt_orphans().is_ok();
+                let child = libc::fork();
+                if child == 0 {
+                    libc::fork();
+                    libc::_exit(0);
+                }
+                let both = [0; 2].map(|_| libc::waitpid(-1, std::ptr::null_mut(), 0));
+                is_done && both.contains(&child) && both.iter().all(|pid| *pid > 0) && !exist()
             })
         };
         assert!(seen);

@@ -13,6 +13,7 @@ pub mod one_processor;
 pub mod process;
 pub mod processor_time;
 pub mod rseq;
+pub mod seccomp;
 pub mod sigbus;
 pub mod signal_frame;
 pub mod signals;

@@ -1,0 +1,259 @@
+//! [`supervise`] starts a program, and gives huge pages to its calls and those of all processes
+//! that it starts.
+//!
+//! It serves programs in which nothing can be preloaded, and raw system calls. The kernel holds
+//! each mmap(2) with MAP_HUGETLB and each shmget(2) with SHM_HUGETLB. Meanwhile the supervisor
+//! leases as many pages as the machine's pool lacks, and frees them into the pool. Then the call
+//! goes on unchanged, so the kernel decides.
+//!
+//! # Limits
+//! - The pool is common. Until the held call reserves its pages, any process of the machine can
+//!   take them, also another supervised program. After its reservation nobody can take them.
+//! - Pages that the program unmaps, and pages that a failed call leaves, are in the pool for all
+//!   processes of the machine until the tree ends.
+//! - If the pool has surplus pages, pages that the program unmaps leave it. The supervisor leases
+//!   others for the next call, until the daemon or the quota refuses.
+//! - A call with MAP_NORESERVE or SHM_NORESERVE reserves nothing: others can take its pages until
+//!   the program touches them.
+//! - The supervisor sees no memfd_create(2) and no files of hugetlbfs.
+//! - A segment of shmget(2) outlives its program, and its pages stay away from the daemon, until
+//!   somebody removes the segment.
+//! - A process tree has one listener, so a supervised program cannot be supervised again.
+//! - Without CAP_SYS_ADMIN the program gets no_new_privs: setuid programs gain no privilege.
+//!
+//! # Processes
+//! The leases end when the last process of the tree has ended, and so does the supervisor. It
+//! adopts the tree's orphans to see that. If the supervisor is killed, the kernel kills the
+//! program. Other processes of the tree live on; their calls for huge pages fail with ENOSYS.
+//!
+//! The supervisor passes signals on to the program, except those that the kernel sends, since a
+//! terminal sends them to the program too. After the program's end, a signal that asks for the end
+//! makes the supervisor leave the rest of the tree.
+
+mod report;
+mod supply;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use glebe::internal::sys::files::signal_fd::SignalFd;
+use glebe::internal::sys::processes::children;
+use glebe::internal::sys::processes::seccomp::{
+    self, CallListener, HeldCall, NotSpawned, PoolCall,
+};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{kill_process, wait, Pid, Signal, WaitOptions, WaitStatus};
+
+use self::report::Report;
+use self::supply::{Supplied, Supply};
+use super::{not_executed, NotRun};
+
+/// Signals that end a program, unless it decides otherwise.
+const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+const FURTHER: [Signal; 5] =
+    [Signal::USR1, Signal::USR2, Signal::CONT, Signal::WINCH, Signal::ALARM];
+
+/// Longest wait for the last process of the tree, once the kernel says that it is ending. A child
+/// that this process had before it became the supervisor would otherwise be waited for.
+const LAST: Duration = Duration::from_secs(1);
+
+/// Wishes of the user.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// Kill the program if a call gets no pages.
+    pub required: bool,
+    /// Most bytes of all leases together.
+    pub quota: Option<u64>,
+    /// NUMA node of the leases.
+    pub node: Option<u32>,
+    /// Print a line for each call.
+    pub is_verbose: bool,
+    /// The daemon's socket.
+    pub socket: PathBuf,
+}
+
+/// Runs the program of `command`, and returns its exit status: 128 and the signal's number if a
+/// signal ended it.
+///
+/// # Errors
+/// [`NotRun`] if the program was not started, or was killed because it got no pages.
+pub fn supervise(mut command: Command, wishes: &Wishes) -> Result<u8, NotRun> {
+    if let Some(lack) = seccomp::lack() {
+        return Err(NotRun::refused(format!("huge pages cannot be given: {lack}")));
+    }
+    let program = Path::new(command.get_program()).to_owned();
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut supply = Supply::new(&name, wishes)?;
+    supply.connect().or_else(|why| match wishes.required {
+        true => Err(NotRun::refused(why)),
+        false => Ok(()),
+    })?;
+    let numbers: Vec<i32> = all_signals().map(Signal::as_raw).collect();
+    children::adopt_orphans().map_err(failed)?;
+    let signals = SignalFd::new(&numbers).map_err(failed)?;
+    let (child, listener) = seccomp::spawn(&mut command).map_err(|error| match error {
+        NotSpawned::Exec(error) => not_executed(&program, &error),
+        NotSpawned::Filter(error) => not_held(&error),
+    })?;
+    let mut tree = Tree { program: Pid::from_child(&child), status: None, hung_up: None };
+    let mut supervisor = Supervisor { listener, supply, wishes, report: Report::default() };
+    let mut killed = None;
+    while !tree.has_ended() {
+        let (is_held, is_signal) = tree.look(&supervisor.listener, &signals).map_err(failed)?;
+        if is_held {
+            killed = killed.or(supervisor.serve(&tree).map_err(failed)?);
+        }
+        if is_signal && tree.pass_on(&signals) {
+            break;
+        }
+    }
+    let _ = writeln!(io::stderr(), "glebe: {}", supervisor.report);
+    match killed {
+        Some(why) => Err(NotRun::refused(why)),
+        None => Ok(tree.exit_status()),
+    }
+}
+
+fn all_signals() -> impl Iterator<Item = Signal> {
+    ENDING.into_iter().chain(FURTHER).chain([Signal::CHILD])
+}
+
+fn failed(error: impl Display) -> NotRun {
+    NotRun::refused(format!("the program cannot be supervised: {error}"))
+}
+
+fn not_held(error: &io::Error) -> NotRun {
+    let why = match Errno::from_io_error(error) {
+        Some(Errno::BUSY) => " (a debugger, a container or another glebe holds its calls already)",
+        _ => "",
+    };
+    NotRun::refused(format!("the kernel does not hold the program's system calls: {error}{why}"))
+}
+
+/// The program and the processes that it started.
+struct Tree {
+    program: Pid,
+    /// `None` while the program runs.
+    status: Option<WaitStatus>,
+    /// When the listener hung up.
+    hung_up: Option<Instant>,
+}
+
+impl Tree {
+    /// Waits for a held call or a signal. Returns which of them is there.
+    fn look(&mut self, listener: &CallListener, signals: &SignalFd) -> io::Result<(bool, bool)> {
+        let mut both = [
+            PollFd::new(signals, PollFlags::IN),
+            // Hangs up for ever once it did.
+            PollFd::new(listener, PollFlags::IN),
+        ];
+        let len = if self.hung_up.is_some() { 1 } else { 2 };
+        let left = self.hung_up.map(|at| LAST.saturating_sub(at.elapsed()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut both[..len], left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [signal, call] = both.map(|of| of.revents());
+        if len == 2 && call.contains(PollFlags::HUP) {
+            self.hung_up = Some(Instant::now());
+        }
+        Ok((len == 2 && call.contains(PollFlags::IN), signal.contains(PollFlags::IN)))
+    }
+
+    /// Reaps ended processes. Returns true if no process of the tree is left.
+    fn has_ended(&mut self) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.program => self.status = Some(status),
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Err(_) => return true,
+                Ok(None) => {
+                    let is_over = self.hung_up.is_some_and(|at| at.elapsed() >= LAST);
+                    return is_over && self.status.is_some();
+                }
+            }
+        }
+    }
+
+    /// Passes signals on. Returns true if one asks for the end, and the program has ended.
+    fn pass_on(&self, signals: &SignalFd) -> bool {
+        let mut is_end = false;
+        while let Some(arrived) = signals.take() {
+            let Some(signal) = Signal::from_named_raw(arrived.number) else { continue };
+            match self.status {
+                _ if signal == Signal::CHILD => {}
+                Some(_) => is_end |= ENDING.contains(&signal),
+                None if arrived.is_kernels => {}
+                // Fails if the program has just ended.
+                None => _ = kill_process(self.program, signal),
+            }
+        }
+        is_end
+    }
+
+    fn exit_status(&self) -> u8 {
+        let Some(status) = self.status else { return 125 };
+        let by_signal = status.terminating_signal().map(|signal| 128 + signal);
+        let code = by_signal.or(status.exit_status()).and_then(|code| u8::try_from(code).ok());
+        code.unwrap_or(u8::MAX)
+    }
+}
+
+struct Supervisor<'a> {
+    listener: CallListener,
+    supply: Supply,
+    wishes: &'a Wishes,
+    report: Report,
+}
+
+impl Supervisor<'_> {
+    /// Gives pages to a held call. Returns why the program was killed, if it was.
+    fn serve(&mut self, tree: &Tree) -> io::Result<Option<String>> {
+        let Some(held) = self.listener.next()? else { return Ok(None) };
+        let begin = Instant::now();
+        let supplied = self.supply.supply(&held);
+        if self.wishes.is_verbose {
+            let (thread, time) = (held.thread, begin.elapsed());
+            let what = described(&held);
+            let _ =
+                writeln!(io::stderr(), "glebe: thread {thread}: {what}: {supplied} ({time:.1?})");
+        }
+        self.report.add(&supplied);
+        if let (Supplied::Refused(why), true) = (&supplied, self.wishes.required) {
+            if !self.supply.suffices(&held) {
+                end(tree, &held);
+                // The kernel does not show the process if it is in another PID namespace.
+                self.listener.proceed(&held)?;
+                return Ok(Some(format!("the program was killed: {}: {why}", described(&held))));
+            }
+        }
+        if self.listener.proceed(&held)? && !matches!(supplied, Supplied::Refused(_)) {
+            self.supply.wait_until_taken(&held);
+        }
+        self.supply.close();
+        Ok(None)
+    }
+}
+
+fn described(held: &HeldCall) -> String {
+    let call = match held.call {
+        PoolCall::Mmap => "mmap",
+        PoolCall::Shmget => "shmget",
+    };
+    format!("{call} of {} in huge pages", held.len)
+}
+
+/// Kills the program, and the process that made the call.
+fn end(tree: &Tree, held: &HeldCall) {
+    let program = tree.status.is_none().then_some(tree.program);
+    // The kernel kills the process of a thread.
+    let caller = i32::try_from(held.thread).ok().and_then(Pid::from_raw);
+    for process in [program, caller].into_iter().flatten() {
+        let _ = kill_process(process, Signal::KILL);
+    }
+}

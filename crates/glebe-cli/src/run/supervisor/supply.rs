@@ -1,0 +1,226 @@
+//! [`Supply`] leases huge pages from the daemon, and frees them into the machine's pool.
+//!
+//! A hole in a lease's file frees the pages. The lease goes on, so the daemon counts them, and
+//! takes pages of the pool back when it ends. Pages that the kernel added beyond the pool's own
+//! (surplus pages) leave the pool when they are freed. Root prevents that until the call has its
+//! pages ([`Keeping`]); others get no such pages.
+
+use std::fmt;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use glebe::contig::internal::Keeping;
+use glebe::internal::sys::machine::hugetlb::{Pool, PoolCounts};
+use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::processes::seccomp::HeldCall;
+use glebe::units::{Bytes, PageSize};
+use glebe_lease::wire::Name;
+use glebe_lease::{Client, LeaseError, Wish};
+use rustix::fs::{fallocate, FallocateFlags};
+
+use super::super::NotRun;
+use super::Wishes;
+
+/// Page of the daemon's files.
+const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
+/// Longest wait for a daemon that does not answer.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Longest wait for another process that changes the pools.
+const POOLS: Duration = Duration::from_secs(5);
+/// Longest wait for a call that goes on to reserve its pages. Some calls reserve none: the kernel
+/// refuses them, or the segment exists.
+const TAKEN: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_micros(20);
+
+/// What a call got.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Supplied {
+    Leased(Bytes),
+    /// The pool had enough free pages.
+    Free,
+    Refused(String),
+}
+
+impl fmt::Display for Supplied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leased(bytes) => write!(f, "{bytes} leased"),
+            Self::Free => f.write_str("free pages of the pool"),
+            Self::Refused(why) => write!(f, "refused: {why}"),
+        }
+    }
+}
+
+pub struct Supply {
+    name: String,
+    quota: Option<Bytes>,
+    node: Option<u32>,
+    socket: PathBuf,
+    pool: Pool,
+    /// Page of calls that name none.
+    default_page: Option<PageSize>,
+    /// The connection holds all leases.
+    client: Option<Client>,
+    leased: Bytes,
+    /// Pages given to calls that have not reserved them, so that free pages may be theirs.
+    unreserved: u64,
+    /// The pool's available pages before the call that goes on now.
+    available: u64,
+    keeping: Option<Arc<Keeping>>,
+}
+
+impl Supply {
+    pub fn new(name: &str, wishes: &Wishes) -> Result<Self, NotRun> {
+        let lacks =
+            || NotRun::refused(format!("the kernel has no pool of pages of {}", PAGE.bytes()));
+        let default = meminfo::read("Hugepagesize").ok();
+        Ok(Self {
+            name: name.to_owned(),
+            quota: wishes.quota.map(Bytes::new),
+            node: wishes.node,
+            socket: wishes.socket.clone(),
+            pool: Pool::of(PAGE).ok_or_else(lacks)?,
+            default_page: default.and_then(|bytes| PageSize::new(bytes.get())),
+            client: None,
+            leased: Bytes::ZERO,
+            unreserved: 0,
+            available: 0,
+            keeping: None,
+        })
+    }
+
+    pub fn connect(&mut self) -> Result<(), String> {
+        if self.client.is_none() {
+            let client = Client::connect_within(&self.socket, &self.name, SILENCE);
+            self.client = Some(client.map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+
+    /// Sees that the pool has free pages for a call, as far as the daemon lends them. Call
+    /// [`Supply::close`] once the call has its pages.
+    pub fn supply(&mut self, held: &HeldCall) -> Supplied {
+        self.leased_for(held).unwrap_or_else(Supplied::Refused)
+    }
+
+    fn leased_for(&mut self, held: &HeldCall) -> Result<Supplied, String> {
+        self.available = 0;
+        let page = held.page.or(self.default_page);
+        if page != Some(PAGE) {
+            return Err(format!("the daemon has pages of {} only", PAGE.bytes()));
+        }
+        let counts = self.counts()?;
+        self.available = counts.available();
+        let wanted = pages(held);
+        let missing = wanted - self.free(held).min(wanted);
+        let supplied = match missing {
+            0 => Supplied::Free,
+            _ => Supplied::Leased(self.lease(held, missing, &counts)?),
+        };
+        self.unreserved += if held.reserves { 0 } else { wanted };
+        Ok(supplied)
+    }
+
+    /// Returns the free pages that the call may take.
+    fn free(&self, held: &HeldCall) -> u64 {
+        match held.reserves {
+            true => self.available.saturating_sub(self.unreserved),
+            // A later call might take them first.
+            false => 0,
+        }
+    }
+
+    fn lease(
+        &mut self,
+        held: &HeldCall,
+        missing: u64,
+        counts: &PoolCounts,
+    ) -> Result<Bytes, String> {
+        let wanted = Bytes::new(missing.saturating_mul(PAGE.bytes().get()));
+        if let Some(quota) = self.quota {
+            if self.leased.get().saturating_add(wanted.get()) > quota.get() {
+                return Err(format!("beyond --quota {quota}"));
+            }
+        }
+        let is_kept = self.pool.is_writable() && held.reserves;
+        if !is_kept && self.leaves(counts)? {
+            return Err(format!(
+                "the pool has {} surplus pages, so freed pages would leave it (let root add pages \
+                 by `glebe contig reserve` before the daemon starts)",
+                counts.surplus
+            ));
+        }
+        let (file, bytes) = self.file(wanted)?;
+        self.leased = self.leased + bytes;
+        // After the lease, because the daemon changes the pool for that.
+        self.keeping = match is_kept {
+            true => Keeping::of(PAGE, POOLS).map_err(|error| error.to_string())?,
+            false => None,
+        };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, flags, 0, bytes.get()).map_err(|error| format!("fallocate: {error}"))?;
+        self.available = self.counts()?.available();
+        Ok(bytes)
+    }
+
+    /// Returns true if freed pages would leave the pool, and the kernel would add none instead.
+    fn leaves(&self, counts: &PoolCounts) -> Result<bool, String> {
+        let limit = self.pool.overcommit().map_err(|error| error.to_string())?;
+        Ok(counts.surplus > limit)
+    }
+
+    /// Leases one file.
+    fn file(&mut self, bytes: Bytes) -> Result<(File, Bytes), String> {
+        self.connect()?;
+        let Some(client) = &self.client else { return Err("no connection".to_owned()) };
+        let name = Name::new(&self.name);
+        let wish = Wish { bytes: bytes.get(), node: self.node, name, ..Wish::default() };
+        client.file(wish).map_err(|error| {
+            if !matches!(error, LeaseError::Refused { .. }) {
+                // The next call connects to the next daemon.
+                self.client = None;
+            }
+            error.to_string()
+        })
+    }
+
+    /// Returns true if the pool suffices for a call without the daemon.
+    pub fn suffices(&self, held: &HeldCall) -> bool {
+        let Ok(counts) = self.counts() else { return false };
+        let more = self.pool.overcommit().unwrap_or(0).saturating_sub(counts.surplus);
+        held.page.or(self.default_page) == Some(PAGE) && pages(held) <= counts.available() + more
+    }
+
+    /// Waits until a call that goes on has reserved its pages. Otherwise the next call would count
+    /// them as free, and the pool might lose them.
+    pub fn wait_until_taken(&mut self, held: &HeldCall) {
+        if !held.reserves {
+            return;
+        }
+        let left = self.available.saturating_sub(pages(held));
+        let begin = Instant::now();
+        while self.counts().is_ok_and(|counts| counts.available() > left) {
+            if begin.elapsed() >= TAKEN {
+                self.unreserved += pages(held);
+                return;
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// Lets others change the pool again.
+    pub fn close(&mut self) {
+        self.keeping = None;
+    }
+
+    fn counts(&self) -> Result<PoolCounts, String> {
+        self.pool.counts().map_err(|error| error.to_string())
+    }
+}
+
+fn pages(held: &HeldCall) -> u64 {
+    held.len.get().div_ceil(PAGE.bytes().get())
+}

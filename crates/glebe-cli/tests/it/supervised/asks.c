@@ -1,0 +1,134 @@
+/* Asks the kernel for huge pages as the arguments say, and prints how each request went. An argument
+   is a letter and a number of MiB. Exits with 7, or with 9 if memory has a wrong byte. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define THREADS 4
+
+static void *map(size_t len, int flags) {
+    flags |= MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
+    return mmap(NULL, len, PROT_READ | PROT_WRITE, flags, -1, 0);
+}
+
+static void *segment(size_t len) {
+    int id = shmget(IPC_PRIVATE, len, IPC_CREAT | SHM_HUGETLB | 0600), error;
+    void *at;
+    if (id < 0)
+        return MAP_FAILED;
+    at = shmat(id, NULL, 0);
+    error = errno;
+    shmctl(id, IPC_RMID, NULL);
+    errno = error;
+    return at;
+}
+
+static void check(unsigned char *at, size_t len) {
+    size_t i;
+    for (i = 0; i < len; i += 512)
+        if (at[i] != 0)
+            _exit(9);
+    memset(at, getpid() & 0xff, len);
+    for (i = 0; i < len; i += 512)
+        if (at[i] != (getpid() & 0xff))
+            _exit(9);
+}
+
+static void *in_thread(void *len) {
+    void *at = map((size_t)len, 0);
+    if (at != MAP_FAILED)
+        check(at, (size_t)len);
+    return at == MAP_FAILED ? (void *)1 : NULL;
+}
+
+static int threads(size_t len) {
+    pthread_t all[THREADS];
+    void *failed = NULL, *one;
+    int i;
+    for (i = 0; i < THREADS; i++)
+        pthread_create(&all[i], NULL, in_thread, (void *)len);
+    for (i = 0; i < THREADS; i++) {
+        pthread_join(all[i], &one);
+        failed = one ? one : failed;
+    }
+    return failed != NULL;
+}
+
+static void wait_for_input(void) {
+    char byte;
+    printf("waits\n");
+    fflush(stdout);
+    while (read(0, &byte, 1) > 0)
+        ;
+}
+
+int main(int count, char **words) {
+    int i, status;
+    for (i = 1; i < count; i++) {
+        size_t len = (size_t)atoi(words[i] + 1) << 20;
+        void *at = NULL;
+        switch (words[i][0]) {
+        case 'm': /* maps */
+            at = map(len, 0);
+            break;
+        case 'n': /* maps without a reservation */
+            at = map(len, MAP_NORESERVE);
+            break;
+        case 'g': /* maps pages of 1 GiB */
+            at = map(len, 30 << 26);
+            break;
+        case 's': /* a segment of shared memory */
+            at = segment(len);
+            break;
+        case 'u': /* maps and unmaps */
+            at = map(len, 0);
+            if (at != MAP_FAILED) {
+                check(at, len);
+                munmap(at, len);
+                at = NULL;
+            }
+            break;
+        case 't': /* threads map at once */
+            at = threads(len) ? MAP_FAILED : NULL;
+            break;
+        case 'f': /* a child maps */
+            if (fork() == 0) {
+                at = map(len, 0);
+                if (at != MAP_FAILED)
+                    check(at, len);
+                _exit(at == MAP_FAILED);
+            }
+            wait(&status);
+            at = status == 0 ? NULL : MAP_FAILED;
+            break;
+        case 'o': /* an orphan maps later; it goes on with the words that follow */
+            fflush(stdout);
+            if (fork() != 0)
+                return 3;
+            setsid();
+            wait_for_input();
+            at = map(len, 0);
+            break;
+        case 'w': /* waits until its input ends */
+            wait_for_input();
+            break;
+        }
+        if (at == MAP_FAILED) {
+            printf("%s: %s\n", words[i], strerror(errno));
+        } else {
+            if (at)
+                check(at, len);
+            printf("%s\n", words[i]);
+        }
+        fflush(stdout);
+    }
+    return 7;
+}

@@ -1,0 +1,125 @@
+//! Tests which calls get pages, and that the daemon has them again afterwards.
+
+use std::os::unix::process::CommandExt;
+
+use super::{ran, Lender, Origin, NOBODY};
+
+const ALL: [Origin; 3] = [Origin::Surplus, Origin::Pool(0), Origin::Pool(NOBODY)];
+
+#[test]
+fn maps_of_an_empty_pool_get_the_daemon_s_pages() {
+    for origin in ALL {
+        let Some(lender) = Lender::new(origin) else { return };
+        let mut command = lender.run("", &["m4", "m3", "f8"]);
+        if let Origin::Pool(user) = origin {
+            command.uid(user).gid(user);
+        }
+        let (said, wrong, status) = ran(&mut command);
+        assert_eq!((said.as_str(), status), ("m4\nm3\nf8\n", Some(7)), "{origin:?}: {wrong}");
+        assert_eq!(wrong, "glebe: 16 MiB of huge pages leased in 3 calls\n", "{origin:?}");
+        lender.has_all_back();
+    }
+}
+
+#[test]
+fn threads_that_ask_at_once_all_get_pages() {
+    for origin in ALL {
+        let Some(lender) = Lender::new(origin) else { return };
+        let (said, wrong, status) = ran(&mut lender.run("", &["t6", "m2"]));
+        assert_eq!((said.as_str(), status), ("t6\nm2\n", Some(7)), "{origin:?}: {wrong}");
+        assert_eq!(wrong, "glebe: 26 MiB of huge pages leased in 5 calls\n", "{origin:?}");
+        lender.has_all_back();
+    }
+}
+
+#[test]
+fn a_segment_gets_pages() {
+    for origin in ALL {
+        let Some(lender) = Lender::new(origin) else { return };
+        let (said, wrong, status) = ran(&mut lender.run("verbose", &["s4"]));
+        assert_eq!((said.as_str(), status), ("s4\n", Some(7)), "{origin:?}: {wrong}");
+        let lines: Vec<&str> = wrong.lines().collect();
+        assert!(lines[0].contains(": shmget of 4 MiB in huge pages: 4 MiB leased ("), "{wrong}");
+        assert_eq!(lines[1..], ["glebe: 4 MiB of huge pages leased in 1 call"]);
+        lender.has_all_back();
+    }
+}
+
+#[test]
+fn free_pages_of_the_pool_are_used_first() {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    // What the program unmapped is free. The daemon lends two pages more for the second call.
+    let (said, wrong, status) = ran(&mut lender.run("", &["u4", "u4", "m8"]));
+    assert_eq!((said.as_str(), status), ("u4\nu4\nm8\n", Some(7)), "{wrong}");
+    let wanted = "8 MiB of huge pages leased in 2 calls; 1 call found free pages in the pool";
+    assert_eq!(wrong, format!("glebe: {wanted}\n"));
+    lender.has_all_back();
+}
+
+#[test]
+fn a_map_without_a_reservation_gets_pages_that_stay_in_the_pool() {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    let (said, wrong, status) = ran(&mut lender.run("", &["n4", "m4"]));
+    assert_eq!((said.as_str(), status), ("n4\nm4\n", Some(7)), "{wrong}");
+    lender.has_all_back();
+    drop(lender);
+    let Some(lender) = Lender::new(Origin::Surplus) else { return };
+    let (said, wrong, status) = ran(&mut lender.run("required", &["n4"]));
+    assert_eq!((said.as_str(), status), ("", Some(125)), "{wrong}");
+    assert!(wrong.contains(" surplus pages, so freed pages would leave it"), "{wrong}");
+    lender.has_all_back();
+}
+
+#[test]
+fn a_user_gets_no_surplus_pages_of_root_and_learns_why() {
+    let Some(lender) = Lender::new(Origin::Surplus) else { return };
+    lender.open_to_all();
+    let mut command = lender.run("", &["m4"]);
+    let (said, wrong, status) = ran(command.uid(NOBODY).gid(NOBODY));
+    assert_eq!((said.as_str(), status), ("m4: Cannot allocate memory\n", Some(7)), "{wrong}");
+    assert!(wrong.starts_with("glebe: 1 call refused: the pool has "), "{wrong}");
+    assert!(wrong.contains(" surplus pages, so freed pages would leave it"), "{wrong}");
+    lender.has_all_back();
+}
+
+#[test]
+fn a_refused_call_goes_on_and_the_program_sees_the_kernel_s_answer() {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    let (said, wrong, status) = ran(&mut lender.run("quota=8388608", &["m4", "m6", "m4"]));
+    assert_eq!(said, "m4\nm6: Cannot allocate memory\nm4\n");
+    let wanted = "8 MiB of huge pages leased in 2 calls; 1 call refused: beyond --quota 8 MiB";
+    assert_eq!((wrong, status), (format!("glebe: {wanted}\n"), Some(7)));
+    let (said, wrong, status) = ran(&mut lender.run("", &["m4096", "g1024", "m2"]));
+    assert_eq!(said, "m4096: Cannot allocate memory\ng1024: Cannot allocate memory\nm2\n");
+    assert!(wrong.contains("1 call refused: 4 GiB asked for") && status == Some(7), "{wrong}");
+    assert!(wrong.contains("1 call refused: the daemon has pages of 2 MiB only"), "{wrong}");
+    assert_eq!(wrong.lines().count(), 1);
+    lender.has_all_back();
+}
+
+#[test]
+fn a_program_that_requires_pages_is_killed_without_them() {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    let (said, wrong, status) = ran(&mut lender.run("required,quota=4194304", &["m4", "m2", "m2"]));
+    assert_eq!((said.as_str(), status), ("m4\n", Some(125)), "{wrong}");
+    let lines: Vec<&str> = wrong.lines().collect();
+    let counted = "4 MiB of huge pages leased in 1 call; 1 call refused: beyond --quota 4 MiB";
+    let killed = "the program was killed: mmap of 2 MiB in huge pages: beyond --quota 4 MiB";
+    assert_eq!(lines, [counted, killed].map(|line| format!("glebe: {line}")));
+    lender.has_all_back();
+}
+
+#[test]
+fn without_a_daemon_a_program_runs_unless_it_requires_pages() {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    let absent = |wishes: &str| {
+        ran(lender.run(wishes, &["m2", "w"]).env("GLEBE_LEASES", "/nonexistent/leases"))
+    };
+    let (said, wrong, status) = absent("");
+    assert_eq!((said.as_str(), status), ("m2: Cannot allocate memory\nwaits\nw\n", Some(7)));
+    let why = "no daemon answers at /nonexistent/leases";
+    assert!(wrong.starts_with(&format!("glebe: 1 call refused: {why}")), "{wrong}");
+    let (said, wrong, status) = absent("required");
+    assert_eq!((said.as_str(), status), ("", Some(125)));
+    assert!(wrong.starts_with(&format!("glebe: {why}")) && wrong.lines().count() == 1, "{wrong}");
+}
