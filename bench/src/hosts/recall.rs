@@ -4,6 +4,7 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use glebe::internal::sys::processes::time_slice;
 use glebe::units::Bytes;
 use glebe_lease::{Client, Lease, LeaseError, Wish};
 use rustix::io::Errno;
@@ -18,6 +19,8 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// microseconds until the lender has given its lease back (null if it had none), and until this
 /// lease begins.
 pub(crate) fn recall(path: &Path, out: &mut dyn Write) -> Outcome {
+    // The time until this process runs again is not the recall's.
+    time_slice::shorten();
     let client = Client::connect_to(path, "first-class")?.patience(Duration::ZERO);
     for line in std::io::stdin().lock().lines() {
         let line = line?;

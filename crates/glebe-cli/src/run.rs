@@ -1,11 +1,14 @@
-//! `glebe run` starts a program with glebe's allocator in it.
+//! `glebe run` starts a program with glebe's allocator, or with huge pages of the daemon.
 //!
-//! The flag `--malloc` adds a library to LD_PRELOAD, and options set GLEBE_MALLOC. This process
-//! becomes the program (execve), which keeps process number, exit status and signals. `glebe run`
-//! refuses a program that would run without the library, because the user would not notice that.
+//! The flags `--malloc` and `--contig` add a library each to LD_PRELOAD, and options set
+//! GLEBE_MALLOC and GLEBE_HUGE. This process becomes the program (execve), which keeps process
+//! number, exit status and signals. `glebe run` refuses a program that would run without the
+//! library, because the user would not notice that.
 
 mod broken_pipe;
 mod check;
+#[cfg(feature = "serve")]
+mod contig;
 mod environment;
 mod image;
 mod library;
@@ -32,7 +35,7 @@ pub const EXIT_STATUS: &str = "That of the program. If it was not started: 2 if 
 /// Options of `glebe run`.
 #[derive(clap::Args)]
 #[command(after_help = format!("Exit status: {EXIT_STATUS}"))]
-#[command(override_usage = "glebe run --malloc [OPTIONS] -- PROGRAM [ARGUMENT]...")]
+#[command(override_usage = "glebe run --malloc|--contig [OPTIONS] -- PROGRAM [ARGUMENT]...")]
 pub struct RunArgs {
     /// Replace the program's malloc by glebe-malloc, whose free memory the kernel may take
     #[arg(long)]
@@ -48,12 +51,18 @@ pub struct RunArgs {
     /// Print the statistics of --stats at each SIGNAL: HUP, USR1, USR2, WINCH or RTMIN+N
     #[arg(long, value_name = "SIGNAL", value_parser = environment::signal)]
     signal: Option<String>,
-    /// The library to preload, or the library's folder
+    /// The library to preload, or the folder of the libraries
     ///
-    /// Without --lib, the command looks for libglebe_malloc.so in the command's own folder, and
-    /// then, from that folder, in ../lib, ../lib/ARCH-linux-gnu and ../lib64.
+    /// Without --lib, the command looks for libglebe_malloc.so and libglebe_huge.so in the command's
+    /// own folder, and then, from that folder, in ../lib, ../lib/ARCH-linux-gnu and ../lib64.
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    huge: contig::HugeArgs,
+    /// Print what would be set and started, and start nothing
+    #[arg(long)]
+    dry_run: bool,
     /// A further option of the allocator, for example thread=off; may be repeated
     #[arg(long = "option", value_name = "NAME[=VALUE]")]
     options: Vec<OsString>,
@@ -91,40 +100,73 @@ impl fmt::Display for NotRun {
 
 impl Failure for NotRun {}
 
-/// Becomes the program. Returns only after a failure.
-pub fn run(args: &RunArgs, _: &mut dyn Write) -> Outcome {
+/// Becomes the program. Returns only after a failure, or a dry run.
+pub fn run(args: &RunArgs, out: &mut dyn Write) -> Outcome {
     let words = words(args)?;
     let (name, arguments) = args.command.split_first().expect("a value is required");
-    let library = library::find(args.lib.as_deref())?;
+    let mut preloads = env::var_os(environment::PRELOAD);
     let program = lookup::find(name, env::var_os("PATH").as_deref())?;
-    if let Some(warning) = check::check(&program, library.architecture)? {
-        let _ = writeln!(io::stderr(), "glebe: {warning}");
+    for file in libraries(args) {
+        let library = library::find(args.lib.as_deref(), file)?;
+        if let Some(warning) = check::check(&program, library.architecture)? {
+            let _ = writeln!(io::stderr(), "glebe: {warning}");
+        }
+        preloads = Some(environment::preloads(&library.path, preloads));
     }
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    let before = env::var_os(environment::PRELOAD);
-    command.env(environment::PRELOAD, environment::preloads(&library.path, before));
+    command.env(environment::PRELOAD, preloads.unwrap_or_default());
     if !words.is_empty() {
         let before = env::var_os(environment::OPTIONS).unwrap_or_default();
         command.env(environment::OPTIONS, environment::options(&before, &words)?);
+    }
+    #[cfg(feature = "serve")]
+    if args.huge.contig {
+        if let Some(warning) = args.huge.check()? {
+            let _ = writeln!(io::stderr(), "glebe: {warning}");
+        }
+        command.env(contig::VARIABLE, args.huge.words());
+        command.envs(args.huge.socket().map(|path| (contig::SOCKET, path)));
+    }
+    if args.dry_run {
+        return Ok(explain(&command, out)?);
     }
     broken_pipe::keep(&mut command);
     Err(Box::new(not_executed(&program, &command.exec())))
 }
 
+fn explain(command: &Command, out: &mut dyn Write) -> io::Result<()> {
+    for (name, value) in command.get_envs() {
+        let value = value.unwrap_or_default();
+        writeln!(out, "{}={}", name.to_string_lossy(), value.to_string_lossy())?;
+    }
+    write!(out, "{}", command.get_program().to_string_lossy())?;
+    command.get_args().try_for_each(|word| write!(out, " {}", word.to_string_lossy()))?;
+    writeln!(out)
+}
+
+/// Returns the names of the libraries to preload, the last one first.
+fn libraries(args: &RunArgs) -> impl Iterator<Item = &'static str> {
+    #[cfg(feature = "serve")]
+    let contig = args.huge.contig.then_some(contig::LIBRARY);
+    #[cfg(not(feature = "serve"))]
+    let contig = None;
+    contig.into_iter().chain(args.malloc.then_some(library::MALLOC))
+}
+
 /// Returns the allocator's options for the flags. If an option occurs twice, the allocator uses the
-/// last. Fails without `--malloc`.
+/// last. Fails if one is given without `--malloc`, or nothing is asked for.
 fn words(args: &RunArgs) -> Result<Vec<OsString>, Box<dyn Failure>> {
     if !args.malloc {
         let of_malloc = [
             ("--stats", args.stats.is_some()),
             ("--signal", args.signal.is_some()),
-            ("--lib", args.lib.is_some()),
             ("--option", !args.options.is_empty()),
         ];
         return match of_malloc.iter().find(|(_, is_given)| *is_given) {
             Some((flag, _)) => usage(format!("{flag} needs --malloc: it is an option of that")),
-            None => usage("nothing is asked for: say --malloc to replace the program's malloc"),
+            None if libraries(args).next().is_some() => Ok(Vec::new()),
+            None => usage("nothing is asked for: say --malloc or --contig"),
         };
     }
     let mut words = Vec::new();

@@ -64,7 +64,7 @@ impl Client {
     /// # Errors
     /// [`LeaseError::NoDaemon`]; [`LeaseError::Refused`] if the user has too many connections.
     pub fn connect_to(path: &Path, name: &str) -> Result<Self, LeaseError> {
-        Self::connect_with(path, name, None)
+        Self::connect_with(path, name, None, 0)
     }
 
     /// Connects as [`Client::connect_to`] does. Each call then waits at most for `limit`, and fails
@@ -73,12 +73,17 @@ impl Client {
     /// # Errors
     /// See [`Client::connect_to`]; [`LeaseError::Silent`].
     pub fn connect_within(path: &Path, name: &str, limit: Duration) -> Result<Self, LeaseError> {
-        Self::connect_with(path, name, Some(limit))
+        Self::connect_with(path, name, Some(limit), 0)
     }
 
-    fn connect_with(path: &Path, name: &str, limit: Option<Duration>) -> Result<Self, LeaseError> {
+    pub(crate) fn connect_with(
+        path: &Path,
+        name: &str,
+        limit: Option<Duration>,
+        least: i32,
+    ) -> Result<Self, LeaseError> {
         let path = path.to_owned();
-        let packets = match Packets::connect(&path, limit) {
+        let packets = match Packets::connect(&path, limit).map(|packets| packets.above(least)) {
             Ok(packets) => packets,
             Err(source) if source.kind() == WouldBlock => return Err(LeaseError::Silent { path }),
             Err(source) => return Err(LeaseError::NoDaemon { path, source }),
@@ -185,7 +190,10 @@ impl Client {
     }
 
     /// Repeats a request while its memory is on its way, within the patience.
-    fn repeated<T>(&self, ask: impl Fn() -> Result<T, LeaseError>) -> Result<T, LeaseError> {
+    pub(crate) fn repeated<T>(
+        &self,
+        mut ask: impl FnMut() -> Result<T, LeaseError>,
+    ) -> Result<T, LeaseError> {
         let begin = Instant::now();
         let [mut pause, longest] = PAUSES;
         loop {
@@ -240,6 +248,10 @@ impl Client {
 
     pub(crate) fn end_cache(&self, cache: u64) -> Result<(), LeaseError> {
         self.connection.call(cache, Request::Release).map(drop)
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
     pub(crate) fn is_inherited(&self) -> bool {

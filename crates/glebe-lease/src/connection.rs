@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::error::LeaseError;
 use crate::lease::Received;
+use crate::parts::Part;
 use crate::socket::Packets;
 use crate::wire::{Answer, Malformed, Message, Request, MESSAGE_MAX};
 use glebe_os::internal::sync::{lock, Mutex};
@@ -120,27 +121,51 @@ impl Connection {
         sent.and_then(|()| calls.answer(&self.packets, call)).map_err(|error| self.told(error))
     }
 
-    /// Holds the lock for the whole exchange, since an answer may have several messages. `size`
-    /// is what the daemon has to zero.
     pub(crate) fn leased(
         &self,
         lease: u64,
         size: Bytes,
         body: Request,
     ) -> Result<Received, LeaseError> {
+        let mut all: Option<Received> = None;
+        let number = self.parts(lease, size, body, |part| {
+            let Part { bytes, file, page, files, frames, .. } = part;
+            match &mut all {
+                None => all = Some(Received { number: 0, bytes, file, page, files, frames }),
+                Some(all) => {
+                    all.files.extend(files);
+                    all.frames.extend(frames);
+                }
+            }
+            Ok(())
+        })?;
+        let all = all.ok_or(Malformed::Answer)?;
+        Ok(Received { number, ..all })
+    }
+
+    /// Leases memory, and hands each message's files to `each`. Returns the lease's number. `size` is
+    /// what the daemon has to zero. Holds the lock for the whole exchange.
+    pub(crate) fn parts(
+        &self,
+        lease: u64,
+        size: Bytes,
+        body: Request,
+        each: impl FnMut(Part) -> io::Result<()>,
+    ) -> Result<u64, LeaseError> {
         let mut calls = lock(&self.calls);
         let gib = u32::try_from(size.get() >> 30).unwrap_or(u32::MAX);
         let longer = self.limit.map(|limit| limit.saturating_add(PER_GIB.saturating_mul(gib)));
         self.packets.set_limit(longer)?;
         let got = self.ask(&mut calls, lease, body).map(|(answer, files)| {
             let number = answer.lease;
-            let rest = calls.rest_of(&self.packets, answer, files);
-            (number, rest.map_err(|error| self.told(error)))
+            let taken = calls.take_parts(&self.packets, answer, files, each);
+            (number, taken.map_err(|error| self.told(error)))
         });
         self.packets.set_limit(self.limit)?;
-        let (number, got) = got?;
+        let (number, taken) = got?;
         drop(calls);
-        got.inspect_err(|_| drop(self.tell(number, Request::Release)))
+        taken.inspect_err(|_| drop(self.tell(number, Request::Release)))?;
+        Ok(number)
     }
 
     /// Returns the next event of a lease, waiting at most for `wait`.
@@ -179,36 +204,46 @@ impl AsFd for Connection {
 }
 
 impl Calls {
-    fn rest_of(
+    /// Takes all messages of an answer, also after a failure of `each`.
+    fn take_parts(
         &mut self,
         packets: &Packets,
         answer: Message<Answer>,
-        mut files: Vec<File>,
-    ) -> Result<Received, LeaseError> {
-        let number = answer.lease;
+        files: Vec<File>,
+        mut each: impl FnMut(Part) -> io::Result<()>,
+    ) -> Result<(), LeaseError> {
+        let call = answer.call;
         let Answer::Leased { bytes, file, page, frames, .. } = answer.body else {
             return Err(Malformed::Answer.into());
         };
-        let mut all = frames;
         let size = PageSize::new(page).filter(|page| page.bytes().get() <= file);
         let size = size.ok_or(Malformed::Answer)?;
-        if file == 0 || bytes % file != 0 || file % page != 0 {
+        if file == 0 || bytes % file != 0 || file % page != 0 || files.is_empty() {
             return Err(Malformed::Answer.into());
         }
-        while (files.len() as u64) < bytes / file {
-            let (more, mut further) = self.answer(packets, answer.call)?;
-            match more.body {
-                Answer::Leased { first, frames, .. }
-                    if first as usize == files.len() && !further.is_empty() =>
-                {
-                    files.append(&mut further);
-                    all.extend(frames);
-                }
-                _ => return Err(Malformed::Answer.into()),
+        let mut done = files.len();
+        let [all, length] = [bytes, file].map(Bytes::new);
+        let part = |first, files, frames| Part {
+            bytes: all,
+            file: length,
+            page: size,
+            first,
+            files,
+            frames,
+        };
+        let mut taken = each(part(0, files, frames));
+        while (done as u64) < bytes / file {
+            let (more, further) = self.answer(packets, call)?;
+            let Answer::Leased { first, frames, .. } = more.body else {
+                return Err(Malformed::Answer.into());
+            };
+            if first as usize != done || further.is_empty() {
+                return Err(Malformed::Answer.into());
             }
+            done += further.len();
+            taken = taken.and_then(|()| each(part(first as usize, further, frames)));
         }
-        let [bytes, file] = [bytes, file].map(Bytes::new);
-        Ok(Received { number, bytes, file, page: size, files, frames: all })
+        Ok(taken?)
     }
 
     fn answer(

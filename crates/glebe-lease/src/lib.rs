@@ -87,6 +87,7 @@ mod connection;
 mod error;
 mod guard;
 mod lease;
+mod parts;
 mod places;
 pub mod socket;
 pub mod wire;
@@ -99,6 +100,7 @@ pub use wire::{Flags, Row, Wish};
 /// For the other crates of glebe; changes without notice.
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::parts::{connect_above, Part, PartLease};
     pub use crate::places::{PlaceUse, Places, ENDED};
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -46,6 +46,14 @@ impl Packets {
         packets.set_limit(limit)?;
         connect(&packets.0, &SocketAddrUnix::new(path)?)?;
         Ok(packets)
+    }
+
+    /// Moves to a descriptor of at least `least`, if the process may have one.
+    pub(crate) fn above(self, least: i32) -> Self {
+        match rustix::io::fcntl_dupfd_cloexec(&self.0, least) {
+            Ok(moved) if self.0.as_raw_fd() < least => Self(moved),
+            _ => self,
+        }
     }
 
     /// No later call waits longer than `limit`, if there is one.

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use glebe_os::internal::sync::lock;
 use glebe_os::internal::sys::files::event_fd::EventFd;
 use glebe_os::internal::sys::files::socket::Bound;
+use glebe_os::internal::sys::processes::time_slice;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::agent::Agent;
@@ -133,9 +134,13 @@ impl SegmentLender {
 
     /// Lends until `stop` is readable. Then all segments are unmounted.
     ///
+    /// The calling thread gets short time slices, and the agent with it, so that a recall does not
+    /// wait long for a busy processor.
+    ///
     /// # Errors
     /// If the kernel refuses a call.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), LendError> {
+        time_slice::shorten();
         loop {
             if self.is_stopping && self.slots.iter().all(|slot| slot.state.held().is_none()) {
                 return Ok(());

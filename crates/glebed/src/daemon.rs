@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use glebe::internal::sync::{MappedWord, Ordering};
+use glebe::internal::sys::processes::time_slice;
 use glebe::internal::ClosedBlock;
 use glebe::reserve::Reserve;
 use rustix::event::{eventfd, EventfdFlags};
@@ -106,6 +107,7 @@ impl Daemon {
         let reserve = reserve.clone();
         daemon.spawn("glebed-keeper", move || keeper::run(&reserve, &kept, &blocks, &grower))?;
         daemon.spawn("glebed", move || {
+            time_slice::shorten();
             if let Err(error) = server.run() {
                 eprintln!("glebed: leases are no longer served: {error}");
             }

@@ -11,7 +11,7 @@ use std::path::{self, Path, PathBuf};
 use super::image::{self, Architecture, Image};
 use super::NotRun;
 
-const NAME: &str = "libglebe_malloc.so";
+pub const MALLOC: &str = "libglebe_malloc.so";
 
 #[derive(Debug)]
 pub struct Library {
@@ -19,16 +19,21 @@ pub struct Library {
     pub architecture: Architecture,
 }
 
-/// Finds the library. `given` is a file, or the only folder to search.
+/// Finds the library of that name. `given` is its file, or the only folder to search.
 ///
 /// # Errors
 /// If no library is found, the file is no shared library, or LD_PRELOAD cannot name its path.
-pub fn find(given: Option<&Path>) -> Result<Library, NotRun> {
+pub fn find(given: Option<&Path>, name: &str) -> Result<Library, NotRun> {
     let places = match given {
-        Some(path) => vec![place_given(path)?],
-        None => places(&env::current_exe().map_err(|e| {
-            NotRun::refused(format!("this command does not know where it lies ({e}): give --lib"))
-        })?),
+        Some(path) => vec![place_given(path, name)?],
+        None => places(
+            &env::current_exe().map_err(|e| {
+                NotRun::refused(format!(
+                    "this command does not know where it lies ({e}): give --lib"
+                ))
+            })?,
+            name,
+        ),
     };
     let Some(path) = places.iter().find(|path| path.is_file()) else {
         let tried: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
@@ -36,24 +41,24 @@ pub fn find(given: Option<&Path>) -> Result<Library, NotRun> {
             Some(_) => "",
             None => "; build it (make build), install it (make install), or give --lib PATH",
         };
-        return Err(NotRun::refused(format!("no {NAME}: tried {}{remedy}", tried.join(", "))));
+        return Err(NotRun::refused(format!("no {name}: tried {}{remedy}", tried.join(", "))));
     };
     is_nameable(path)?;
     Ok(Library { path: path.clone(), architecture: architecture(path)? })
 }
 
-fn place_given(path: &Path) -> Result<PathBuf, NotRun> {
+fn place_given(path: &Path, name: &str) -> Result<PathBuf, NotRun> {
     let wrong = |e| NotRun::refused(format!("--lib {}: {e}", path.display()));
     let path = path::absolute(path).map_err(wrong)?;
-    Ok(if path.is_dir() { path.join(NAME) } else { path })
+    Ok(if path.is_dir() { path.join(name) } else { path })
 }
 
-fn places(command: &Path) -> Vec<PathBuf> {
+fn places(command: &Path, name: &str) -> Vec<PathBuf> {
     let beside = command.parent().unwrap_or(Path::new("/"));
     let prefix = beside.parent().unwrap_or(Path::new("/"));
     let multiarch = format!("lib/{}-linux-gnu", env::consts::ARCH);
     let folders = ["lib", &multiarch, "lib64"].map(|folder| prefix.join(folder));
-    [beside.to_owned()].into_iter().chain(folders).map(|folder| folder.join(NAME)).collect()
+    [beside.to_owned()].into_iter().chain(folders).map(|folder| folder.join(name)).collect()
 }
 
 /// Fails if the loader would split the path at a blank or colon, or expand a word after `$`.
@@ -86,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_library_is_beside_the_command_or_in_its_prefix() {
-        let places = places(Path::new("/opt/glebe/bin/glebe"));
+        let places = places(Path::new("/opt/glebe/bin/glebe"), MALLOC);
         let arch = env::consts::ARCH;
         let expected = [
             "/opt/glebe/bin".to_owned(),
@@ -94,7 +99,7 @@ mod tests {
             format!("/opt/glebe/lib/{arch}-linux-gnu"),
             "/opt/glebe/lib64".to_owned(),
         ];
-        assert_eq!(places, expected.map(|folder| Path::new(&folder).join(NAME)));
+        assert_eq!(places, expected.map(|folder| Path::new(&folder).join(MALLOC)));
     }
 
     #[test]

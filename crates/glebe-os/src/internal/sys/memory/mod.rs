@@ -3,6 +3,7 @@
 pub mod brick;
 pub mod child_zeros;
 pub mod commit;
+pub mod direct;
 pub mod dma_heap;
 pub mod io_uring;
 pub mod madvise;

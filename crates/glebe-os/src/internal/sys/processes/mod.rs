@@ -19,3 +19,4 @@ pub mod signals;
 pub mod stand_in;
 pub mod symbols;
 pub mod thread;
+pub mod time_slice;

@@ -1,0 +1,79 @@
+//! The options of `glebe run --contig`, which the preloaded library reads in GLEBE_HUGE.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use glebe::units::Bytes;
+use glebe_lease::{socket_path, Client};
+
+use super::NotRun;
+use crate::size;
+
+/// The environment variable of the library.
+pub const VARIABLE: &str = "GLEBE_HUGE";
+pub const LIBRARY: &str = "libglebe_huge.so";
+/// The environment variable with the daemon's socket.
+pub const SOCKET: &str = "GLEBE_LEASES";
+/// Longest wait for a daemon that does not answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Options of `--contig`.
+#[derive(clap::Args)]
+pub struct HugeArgs {
+    /// Give the program huge pages of the daemon that `glebe serve --leases` runs
+    #[arg(long)]
+    pub contig: bool,
+    /// End the program where it would get no huge pages, instead of letting it fall back
+    #[arg(long, requires = "contig")]
+    required: bool,
+    /// The most memory that each process leases at a time, for example 2G
+    #[arg(long, requires = "contig", value_name = "SIZE", value_parser = size::parse)]
+    quota: Option<Bytes>,
+    /// Lease memory of NUMA node N
+    #[arg(long, requires = "contig", value_name = "N")]
+    node: Option<u32>,
+    /// Leave private huge pages out of forked children, which otherwise get a copy
+    #[arg(long, requires = "contig")]
+    no_fork_copy: bool,
+    /// Print a line for each mapping
+    #[arg(long, requires = "contig")]
+    verbose: bool,
+    /// Socket of the daemon; the default is $GLEBE_LEASES, else the usual one
+    #[arg(long, requires = "contig", value_name = "FILE")]
+    socket: Option<PathBuf>,
+}
+
+impl HugeArgs {
+    /// Returns the library's words for this process.
+    pub fn words(&self) -> String {
+        let is_set = [
+            (self.required, "required".to_owned()),
+            (self.no_fork_copy, "leave-out".to_owned()),
+            (self.verbose, "verbose".to_owned()),
+        ];
+        let mut words: Vec<_> =
+            is_set.into_iter().filter_map(|(is_set, word)| is_set.then_some(word)).collect();
+        words.extend(self.quota.map(|quota| format!("quota={}", quota.get())));
+        words.extend(self.node.map(|node| format!("node={node}")));
+        words.push(format!("main={}", std::process::id()));
+        words.join(",")
+    }
+
+    /// Returns the socket, if it is another one than the program would find.
+    pub fn socket(&self) -> Option<&PathBuf> {
+        self.socket.as_ref()
+    }
+
+    /// Asks for the daemon. Returns a warning if there is none.
+    ///
+    /// # Errors
+    /// If there is none, and the program shall not run without.
+    pub fn check(&self) -> Result<Option<String>, NotRun> {
+        let path = self.socket.clone().unwrap_or_else(socket_path);
+        match Client::connect_within(&path, "glebe run", LIMIT) {
+            Ok(_) => Ok(None),
+            Err(error) if self.required => Err(NotRun::refused(error.to_string())),
+            Err(error) => Ok(Some(format!("{error}; the kernel gets the program's requests"))),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What madvise(2) and mprotect(2) do to pieces.
+//!
+//! The kernel would keep the contents at `MADV_DONTNEED`, since the mapping is a shared one, and
+//! give a page away at `MADV_REMOVE`. Both zero instead.
+//!
+//! # Safety
+//! The program owns the ranges that it names.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use glebe_os::internal::sys::errno::EACCES;
+use glebe_os::internal::sys::memory::direct::{
+    self, Answer, MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_REMOVE, PROT_READ, PROT_WRITE,
+};
+
+use crate::pieces::Piece;
+use crate::state::{locked, may_have, State};
+
+/// # Safety
+/// See madvise(2).
+pub(crate) unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Answer {
+    // SAFETY: the caller keeps the contract.
+    let call = || unsafe { direct::madvise(addr, len, advice) };
+    let is_other = ![MADV_DONTNEED, MADV_REMOVE, MADV_DONTFORK, MADV_DOFORK].contains(&advice);
+    if is_other || !may_have(addr, len) {
+        return call();
+    }
+    let mut locked = locked();
+    let state = locked.get();
+    let range = addr..addr.saturating_add(len);
+    match advice {
+        MADV_REMOVE if state.pieces.are_all(range.clone()) => remove(state, range),
+        MADV_DONTNEED => {
+            let done = call()?;
+            zero(state, range, |piece| !piece.is_shared);
+            Ok(done)
+        }
+        MADV_DONTFORK | MADV_DOFORK => {
+            let done = call()?;
+            let is_inherited = advice == MADV_DOFORK;
+            state.pieces.change(range, |_, piece| piece.is_inherited = is_inherited);
+            Ok(done)
+        }
+        _ => call(),
+    }
+}
+
+fn remove(state: &mut State, range: Range<usize>) -> Answer {
+    let mut is_allowed = true;
+    let may_be = |piece: &Piece| piece.is_shared && piece.prot & PROT_WRITE != 0;
+    state.pieces.change(range.clone(), |_, piece| is_allowed &= may_be(piece));
+    if !is_allowed {
+        return Err(EACCES);
+    }
+    zero(state, range, |_| true);
+    Ok(0)
+}
+
+/// Zeroes the chosen pieces of the range, also such that the program may not write.
+fn zero(state: &mut State, range: Range<usize>, is_chosen: impl Fn(&Piece) -> bool) {
+    state.pieces.change(range, |start, piece| {
+        if !is_chosen(piece) {
+            return;
+        }
+        let is_writable = piece.prot & PROT_WRITE != 0;
+        // SAFETY: the piece is mapped, and the program gave its contents up.
+        unsafe {
+            if is_writable || direct::mprotect(start, piece.len, PROT_READ | PROT_WRITE).is_ok() {
+                direct::zero(start, piece.len);
+            }
+            if !is_writable {
+                let _ = direct::mprotect(start, piece.len, piece.prot);
+            }
+        }
+    });
+}
+
+/// # Safety
+/// See mprotect(2).
+pub(crate) unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Answer {
+    // SAFETY: the caller keeps the contract.
+    let call = || unsafe { direct::mprotect(addr, len, prot) };
+    if !may_have(addr, len) {
+        return call();
+    }
+    let mut locked = locked();
+    let done = call()?;
+    let range = addr..addr.saturating_add(len);
+    locked.get().pieces.change(range, |_, piece| piece.prot = prot);
+    Ok(done)
+}

@@ -1,0 +1,179 @@
+//! What mmap(2) does, and the library's begin and end.
+//!
+//! # Safety
+//! The program owns the ranges that it names.
+#![allow(unsafe_code)]
+
+use std::sync::OnceLock;
+
+use glebe_os::internal::sys::memory::direct::{
+    self, Answer, MADV_DONTFORK, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB,
+    MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_SHARED,
+};
+
+use crate::fork;
+use crate::lease::Request;
+use crate::place::Spot;
+use crate::state::{locked, State};
+use crate::unmap::replacing;
+
+/// Exit status when `required` memory cannot be had.
+const REFUSED: i32 = 125;
+/// Bits of mmap(2) that say whether the mapping is shared: `MAP_TYPE`.
+const TYPE: i32 = 0xf;
+/// Flags that a lease can keep.
+const KNOWN: i32 = TYPE
+    | MAP_ANONYMOUS
+    | MAP_FIXED
+    | MAP_FIXED_NOREPLACE
+    | MAP_HUGETLB
+    | MAP_LOCKED
+    | MAP_NORESERVE
+    | MAP_POPULATE
+    | MAP_HUGE_MASK << MAP_HUGE_SHIFT;
+
+/// # Safety
+/// See mmap(2).
+pub(crate) unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> Answer {
+    // SAFETY: the caller keeps the contract.
+    let call = || unsafe { direct::mmap(addr, len, prot, flags, fd, offset) };
+    if flags & MAP_HUGETLB != 0 && flags & MAP_ANONYMOUS != 0 {
+        let mut locked = locked();
+        if let Some(request) = request(addr, len, prot, flags) {
+            return leased(locked.get(), &request, call);
+        }
+    }
+    match flags & MAP_FIXED {
+        0 => call(),
+        _ => replacing(addr, len, call),
+    }
+}
+
+/// Returns the request, unless only the kernel can answer it.
+fn request(addr: usize, len: usize, prot: i32, flags: i32) -> Option<Request> {
+    let page = match flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK {
+        0 => default_page()?,
+        shift => 1usize.checked_shl(shift as u32)?,
+    };
+    let len = len.checked_next_multiple_of(page).filter(|len| *len > 0)?;
+    let is_whole = addr % page == 0;
+    let spot = match flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) {
+        0 if addr == 0 || !is_whole => Spot::Anywhere,
+        0 => Spot::Hint(addr),
+        _ if !is_whole || addr.checked_add(len).is_none() => return None,
+        only if only & MAP_FIXED_NOREPLACE != 0 => Spot::Unused(addr),
+        _ => Spot::Fixed(addr),
+    };
+    let is_known = flags & !KNOWN == 0;
+    let is_shared = flags & MAP_SHARED != 0;
+    let flags = flags & (MAP_POPULATE | MAP_LOCKED);
+    is_known.then_some(Request { spot, len, page, prot, is_shared, flags })
+}
+
+/// Returns the size of huge pages if the program names none.
+fn default_page() -> Option<usize> {
+    static DEFAULT: OnceLock<Option<usize>> = OnceLock::new();
+    *DEFAULT.get_or_init(|| page_in(&std::fs::read_to_string("/proc/meminfo").ok()?))
+}
+
+fn page_in(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1 << 10)
+}
+
+fn leased(state: &mut State, request: &Request, call: impl FnOnce() -> Answer) -> Answer {
+    let what = if request.is_shared { "shared" } else { "private" };
+    match state.map(request) {
+        Ok(base) => {
+            if state.settings.is_verbose {
+                state.tell(&format!("leased {} KiB at {base:#x}, {what}", request.len >> 10));
+            }
+            if state.settings.leaves_out && !request.is_shared {
+                leave_out(state, base, request.len);
+            }
+            Ok(base)
+        }
+        Err(why) => {
+            let answer = call();
+            if let Ok(base) = answer {
+                state.forget(base..base + request.len);
+            }
+            state.counts.refuse(request.len as u64, &why, answer.is_ok());
+            if answer.is_err() && state.settings.is_required {
+                state
+                    .tell(&format!("{} KiB of huge pages cannot be had: {why}", request.len >> 10));
+                direct::end(REFUSED);
+            }
+            if state.settings.is_verbose {
+                let kernel = if answer.is_ok() { "serves it" } else { "refuses too" };
+                let kib = request.len >> 10;
+                state.tell(&format!("refused {kib} KiB, {what}: {why}; the kernel {kernel}"));
+            }
+            answer
+        }
+    }
+}
+
+fn leave_out(state: &mut State, base: usize, len: usize) {
+    // SAFETY: the range was just mapped.
+    if unsafe { direct::madvise(base, len, MADV_DONTFORK) }.is_ok() {
+        state.pieces.change(base..base + len, |_, piece| piece.is_inherited = false);
+    }
+}
+
+#[used]
+#[link_section = ".init_array"]
+static AT_LOAD: extern "C" fn() = at_load;
+#[used]
+#[link_section = ".fini_array"]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+extern "C" fn at_load() {
+    fork::install();
+}
+
+/// Tells what was leased, if this process asked for anything or is the one that the user started.
+extern "C" fn at_exit() {
+    let mut locked = locked();
+    let state = locked.get();
+    if !state.counts.is_empty() || state.settings.main == Some(std::process::id()) {
+        state.tell(&state.counts.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_size_is_in_the_list_of_memory() {
+        assert_eq!(page_in("MemFree: 1 kB\nHugepagesize:       2048 kB\n"), Some(2 << 20));
+        assert_eq!(page_in("Hugepagesize: x kB\n"), None);
+        assert_eq!(page_in(""), None);
+    }
+
+    #[test]
+    fn a_request_has_a_size_a_spot_and_known_flags() {
+        let huge = MAP_ANONYMOUS | MAP_HUGETLB | 21 << MAP_HUGE_SHIFT;
+        let of = |addr, len, flags| request(addr, len, 3, huge | flags);
+        let one = of(0, 1, MAP_SHARED).expect("a request");
+        assert_eq!((one.len, one.page, one.spot), (2 << 20, 2 << 20, Spot::Anywhere));
+        assert!(one.is_shared);
+        let spot = |addr, flags| of(addr, 1, flags).map(|it| it.spot);
+        assert_eq!(spot(4 << 20, MAP_FIXED), Some(Spot::Fixed(4 << 20)));
+        let both = MAP_FIXED_NOREPLACE;
+        assert_eq!(spot(4 << 20, both), Some(Spot::Unused(4 << 20)));
+        assert_eq!(spot(4 << 20, 0), Some(Spot::Hint(4 << 20)));
+        assert_eq!(spot(4096, 0), Some(Spot::Anywhere));
+        assert_eq!(spot(4096, MAP_FIXED), None);
+        assert!(of(0, 0, 0).is_none() && of(0, usize::MAX, 0).is_none());
+        assert!(of(0, 1, 0x40).is_none(), "MAP_32BIT is only the kernel's");
+    }
+}

@@ -1,0 +1,38 @@
+//! Huge pages of a glebe daemon for programs that ask the kernel for them.
+//!
+//! `glebe run --contig` preloads this library. It answers anonymous mmap(2) with `MAP_HUGETLB` by a
+//! lease: the daemon's files, mapped side by side. Requests that the daemon refuses go to the
+//! kernel. All other calls pass.
+//!
+//! The mappings are shared ones, so the library keeps what a private mapping promises: a forked
+//! child gets a copy, and `MADV_DONTNEED` zeroes.
+#![deny(unsafe_code)]
+
+// L0: what the user set, and what happened
+mod counts;
+mod own_files;
+mod settings;
+
+// L1: the pieces of leases that are mapped
+mod pieces;
+
+// L2: memory
+mod place;
+
+// L3: the one state of the process
+mod state;
+
+// L4: what the calls do
+mod advise;
+mod fork;
+mod lease;
+mod moves;
+mod unmap;
+
+// L5: the names
+mod entry;
+mod names;
+
+/// The library's own objects. The program's malloc may be waiting for this library.
+#[global_allocator]
+static OWN: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -1,0 +1,86 @@
+//! [`PartLease`] is a lease that its owner maps itself, message by message.
+//!
+//! A long lease has more files than a process may have open at once.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::LeaseError;
+use crate::wire::{Request, Wish};
+use glebe_os::units::{Bytes, PageSize};
+
+/// One message's share of a lease.
+#[derive(Debug)]
+pub struct Part {
+    /// Length of the whole lease.
+    pub bytes: Bytes,
+    /// Length of each file.
+    pub file: Bytes,
+    /// Size of the files' pages.
+    pub page: PageSize,
+    /// Position of the first of these files in the lease.
+    pub first: usize,
+    /// Files of this message.
+    pub files: Vec<File>,
+    /// Frames of their pages.
+    pub(crate) frames: Vec<u64>,
+}
+
+/// A lease that its owner maps itself. The drop gives it back at once.
+#[derive(Debug)]
+pub struct PartLease {
+    number: u64,
+    /// `None` once left.
+    connection: Option<Arc<Connection>>,
+}
+
+impl PartLease {
+    /// Leases memory. `each` gets the files, and may close them once it has mapped them.
+    ///
+    /// # Errors
+    /// See [`Client::lease`]; an error of `each`.
+    pub fn take(
+        client: &Client,
+        wish: Wish,
+        mut each: impl FnMut(Part) -> io::Result<()>,
+    ) -> Result<Self, LeaseError> {
+        let size = Bytes::new(wish.bytes);
+        let connection = client.connection();
+        let number =
+            client.repeated(|| connection.parts(0, size, Request::Lease(wish), &mut each))?;
+        Ok(Self { number, connection: Some(Arc::clone(connection)) })
+    }
+
+    /// Lets go without giving the lease back. It ends with the last copy of its connection, which a
+    /// forked child may have.
+    pub fn leave(mut self) {
+        self.connection = None;
+    }
+}
+
+impl Drop for PartLease {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            let _ = connection.tell(self.number, Request::Release);
+        }
+    }
+}
+
+/// Connects as [`Client::connect_within`] does, with a descriptor of at least `least` if the
+/// process may have one.
+///
+/// # Errors
+/// See [`Client::connect_within`].
+pub fn connect_above(
+    least: i32,
+    path: &Path,
+    name: &str,
+    limit: Duration,
+) -> Result<Client, LeaseError> {
+    Client::connect_with(path, name, Some(limit), least)
+}
