@@ -61,7 +61,17 @@ impl Lending {
         self.wait(|this| Ok(this.is_free()? && this.gauge("stock")? >= this.stock.get()))
     }
 
-    /// Waits until no program has a page of the server, and it could lend each again.
+    /// Waits until the server has zeroed as many pages again, beside those of a running program.
+    pub(super) fn wait_for_all_zeroed(&self) -> Outcome {
+        self.wait(|this| Ok(this.gauge("stock")? >= this.stock.get()))
+    }
+
+    /// Waits until the server knows that no program has a page.
+    pub(super) fn wait_until_seen(&self) -> Outcome {
+        self.wait(|this| Ok(this.gauge("held")? == 0))
+    }
+
+    /// Waits until the server has zeroed each page that a program had.
     pub(super) fn wait_until_free(&self) -> Outcome {
         self.wait(Self::is_free)
     }

@@ -64,9 +64,9 @@ const NOTES: [&str; 6] = [
     "`aged_*`: a program holds every other page of most memory, and page cache fills the rest, \
      again before each try. The server had its memory before. `aged_postgres_started` is the share \
      of tries that succeeded, as `mean`.",
-    "`back_after_exit` begins when the program's end was seen, `back_after_kill` before kill(2). \
-     They end when no page is held or being taken back. `lent_after_kill` ends when another \
-     program has as many pages, mapped.",
+    "`*_after_exit` begin when the program's end was seen, `*_after_kill` before kill(2). `seen_*` \
+     end when the server counts no page as held, `back_*` when it has replaced and zeroed all of \
+     them, `lent_*` when another program has as many pages, mapped, out of those zeroed ahead.",
 ];
 
 pub(crate) fn run(report: &mut Report) -> Outcome {

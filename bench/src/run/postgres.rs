@@ -195,7 +195,7 @@ mod tests {
             fs::create_dir_all(scratch.path().join(version).join("bin")).unwrap();
         }
         assert_eq!(newest(scratch.path()), None);
-        let bin = |version| scratch.path().join(version).join("bin");
+        let bin = |version: &str| scratch.path().join(version).join("bin");
         ["9", "15"]
             .iter()
             .for_each(|version| fs::write(bin(version).join("postgres"), "").unwrap());

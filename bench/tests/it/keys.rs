@@ -317,7 +317,9 @@ fn run_beside_pools_and_every_program_gets_its_pages() {
         "java_start_1g",
         "java_start_4g",
         "java_work",
+        "seen_after_exit",
         "back_after_exit",
+        "seen_after_kill",
         "back_after_kill",
         "lent_after_kill",
     ];
@@ -341,12 +343,13 @@ fn run_beside_pools_and_every_program_gets_its_pages() {
     }
     // A start that was measured has its ratio.
     for (case, ratio) in [(cases[0], ratios[0]), (cases[5], ratios[2])] {
-        let mut rows = report["rows"].as_array().unwrap().iter();
-        let ran = |who| move |row: &Value| {
-            row["case"] == case && row["who"] == who && row.get("median").is_some()
+        let ran = |who: &str| {
+            let mut rows = report["rows"].as_array().unwrap().iter();
+            let of = |row: &&Value| row["case"] == case && row["who"] == who;
+            rows.find(of).is_some_and(|row| row.get("median").is_some())
         };
-        let both = ["glebe", "standing pool"].iter().all(|who| rows.any(|row| ran(who)(row)));
         let ratio = report["ratios"][ratio].as_f64();
+        let both = ran("glebe") && ran("standing pool");
         assert_eq!(both, ratio.is_some_and(|ratio| ratio > 0.0), "{case}: {report}");
     }
 }
