@@ -371,7 +371,7 @@ def numpy(lent):
 
 def dpdk(lent):
     tool = program("dpdk-testpmd", "dpdk-dev")
-    words = [tool, "--no-pci", "--in-memory", "--legacy-mem", "-l", "0,1", "-m", "64",
+    words = [tool, "--no-pci", "--in-memory", "-l", "0,1", "-m", "64",
              "--vdev=net_null0", "--", "--total-num-mbufs=2048", "--auto-start", "--stats-period=1"]
     words = lent.words("timeout", "--preserve-status", "-s", "INT", "4", *words)
     ran = subprocess.run(words, env=lent.environment(), stdin=subprocess.DEVNULL, text=True,

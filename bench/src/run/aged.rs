@@ -26,11 +26,11 @@ const FREE: Bytes = Bytes::mib(256);
 const STEP: usize = 4 << 20;
 
 pub(super) fn measure(cluster: &Cluster<'_>, lending: &Lending, report: &mut Report) -> Outcome {
-    let most = report.plan(Bytes::gib(1), memory::largest()?);
+    let most = report.plan(Bytes::mib(512), memory::largest()?);
     let mut cache = PageCache::new(report)?;
     let _taker = Taker::new("fragment", most)?;
     for (_, origin) in turns("run, aged", report.plan(1, 20), &PEERS) {
-        cache.fill(report.plan(Bytes::gib(1), Bytes::new(u64::MAX)))?;
+        cache.fill(report.plan(Bytes::mib(512), Bytes::new(u64::MAX)))?;
         let started = one_start(CASE, origin, cluster, lending, report)?;
         let who = origin.name(OFF);
         report.add(HAD, who, "share", f64::from(u8::from(started)));

@@ -44,8 +44,6 @@ const HEAPS: [(&str, Bytes); 3] = [
     ("java_start_4g", Bytes::gib(4)),
 ];
 const WORK: &str = "java_work";
-/// The heap of [`WORK`] and of the ends.
-const USUAL: usize = 1;
 const ROUNDS: u64 = 15;
 
 const NOTES: [&str; 6] = [
@@ -86,11 +84,16 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
+/// Returns the place in [`HEAPS`] of the heap that works, and whose ends are timed.
+fn usual(report: &Report) -> usize {
+    report.plan(0, 1)
+}
+
 fn ratios(report: &mut Report) {
     let start = |report: &Report, case: &str, peer: &str| {
         by_round(report.of(case, peer, "ms"), report.of(case, GLEBE, "ms"))
     };
-    for (name, case) in [("postgres_start", POSTGRES), ("java_start", HEAPS[USUAL].0)] {
+    for (name, case) in [("postgres_start", POSTGRES), ("java_start", HEAPS[usual(report)].0)] {
         report.ratio(&format!("{name}_vs_standing"), start(report, case, STANDING));
         report.ratio(&format!("{name}_vs_raised"), start(report, case, Origin::Raised.name(OFF)));
     }
@@ -121,7 +124,8 @@ fn no_java(why: &str, report: &mut Report) {
 }
 
 fn of_postgres(stage: &Stage, report: &mut Report) -> Outcome {
-    let had = Cluster::new(stage).and_then(|cluster| {
+    let shared_buffers = report.plan("128MB", "1GB");
+    let had = Cluster::new(stage, shared_buffers).and_then(|cluster| {
         let lending = Lending::start(stage, "postgres-leases", cluster.pages)?;
         Ok((cluster, lending))
     });
@@ -204,7 +208,7 @@ fn of_java(stage: &Stage, report: &mut Report) -> Outcome {
     for (nth, (case, heap)) in HEAPS.into_iter().enumerate() {
         // The server's pages, a half of them zeroed, and the pool's pages.
         let all = Bytes::new(3 * pages_of(heap) * PAGE.bytes().get());
-        let lending = match nth > USUAL && report.options.quick {
+        let lending = match report.options.quick && nth > usual(report) {
             true => Err("not with --quick".into()),
             false => memory::fits(all).and_then(|()| Lending::start(stage, case, pages_of(heap))),
         };
@@ -218,7 +222,7 @@ fn of_java(stage: &Stage, report: &mut Report) -> Outcome {
         for (_, origin) in turns(case, report.plan(1, ROUNDS), &ALL) {
             java_once(&java, stage, &lending, (case, heap), origin, report)?;
         }
-        if nth == USUAL {
+        if nth == usual(report) {
             ends::measure(&java, stage, &lending, heap, report)?;
         }
     }
@@ -239,7 +243,7 @@ fn java_once(
         Ok(Started { mut program, ms, .. }) => {
             let is_back = fell_back(origin, lending, program.id(), (heap, heap))?;
             report.check("fell_back", is_back.into());
-            if case == HEAPS[USUAL].0 && STEADY.contains(&origin) {
+            if case == HEAPS[usual(report)].0 && STEADY.contains(&origin) {
                 let seconds = work(&mut program, report.plan(2, 20))?;
                 report.add(WORK, origin.name(THP), "cpu_s", seconds);
             }

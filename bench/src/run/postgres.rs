@@ -1,4 +1,4 @@
-//! [`Cluster`]: PostgreSQL with 1 GiB of shared buffers, started with pages of each origin.
+//! [`Cluster`]: PostgreSQL, started with pages of each origin.
 //!
 //! Nothing is synced to the disk, whose times are not those of memory.
 
@@ -20,7 +20,6 @@ use crate::{clock, interrupt, Outcome};
 const VERSIONS: &str = "/usr/lib/postgresql";
 const MISSING: &str = "no PostgreSQL in /usr/lib/postgresql: apt-get install postgresql";
 const SETTINGS: &str = "
-shared_buffers = 1GB
 listen_addresses = ''
 fsync = off
 autovacuum = off
@@ -52,7 +51,7 @@ pub(super) struct Rate {
 }
 
 impl<'a> Cluster<'a> {
-    pub(super) fn new(stage: &'a Stage) -> Outcome<Self> {
+    pub(super) fn new(stage: &'a Stage, shared_buffers: &str) -> Outcome<Self> {
         let programs = newest(Path::new(VERSIONS)).ok_or(MISSING)?;
         let folder = stage.folder("postgres")?;
         let this = Self { stage, programs, folder, pages: 0 };
@@ -61,7 +60,8 @@ impl<'a> Cluster<'a> {
         answered(make.args(["-A", "trust", "-N", "-E", "UTF8", "--locale=C", "-U", USER]))?;
         let mut settings =
             OpenOptions::new().append(true).open(this.data().join("postgresql.conf"))?;
-        writeln!(settings, "{SETTINGS}unix_socket_directories = '{}'", this.folder.display())?;
+        writeln!(settings, "{SETTINGS}shared_buffers = {shared_buffers}")?;
+        writeln!(settings, "unix_socket_directories = '{}'", this.folder.display())?;
         let mut count = stage.command("KILL", false);
         count.arg(this.programs.join("postgres")).arg("-D").arg(this.data());
         let pages = answered(count.args(["-C", "shared_memory_size_in_huge_pages"]))?;
