@@ -3,7 +3,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # The profile and the packages of the command and the C libraries, and the folder of that build.
 PROFILE ?= release
-PACKAGES ?= -p glebe-c -p glebe-cli -p glebe-preload
+PACKAGES ?= -p glebe-c -p glebe-cli -p glebe-preload -p glebe-huge
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
 BENCH := $(BUILT)/glebe-bench

@@ -70,8 +70,9 @@ place 755 "$libs/libglebe.so.$version" cp "$built/libglebe.so"
 place link "$libs/$soname" ln -s "libglebe.so.$version"
 place link "$libs/libglebe.so" ln -s "$soname"
 place 644 "$libs/libglebe.a" cp "$built/static/libglebe.a"
-# Its name has no version, because programs open it by its path, in LD_PRELOAD.
+# Their names have no version, because programs open them by path, in LD_PRELOAD.
 place 755 "$libs/libglebe_malloc.so" cp "$built/libglebe_malloc.so"
+place 755 "$libs/libglebe_huge.so" cp "$built/libglebe_huge.so"
 for header in crates/glebe-c/include/*.h crates/glebe-preload/include/*.h; do
     place 644 "${DESTDIR:-}$includedir/${header##*/}" cp "$header"
 done

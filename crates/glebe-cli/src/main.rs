@@ -50,9 +50,9 @@ struct Cli {
 enum Command {
     /// Say which uses of glebe work here, and what the kernel offers
     Probe(probe::ProbeArgs),
-    /// Start a program whose freed memory the kernel may take
+    /// Start a program with glebe's allocator, or with huge pages of the daemon
     ///
-    /// The memory that the program frees stays mapped and is used again without a page fault, but
+    /// With --malloc, the memory that the program frees stays mapped and is used again without a page fault, but
     /// the kernel may take it as soon as memory is short. The program needs no change: the library
     /// libglebe_malloc.so is preloaded.
     ///

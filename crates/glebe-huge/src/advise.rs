@@ -87,6 +87,10 @@ pub(crate) unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Answer {
     let mut locked = locked();
     let done = call()?;
     let range = addr..addr.saturating_add(len);
-    locked.get().pieces.change(range, |_, piece| piece.prot = prot);
+    let pieces = &mut locked.get().pieces;
+    // The kernel accepts part of a page if nothing changes.
+    if pieces.in_range(range.clone()).any(|piece| piece.prot != prot) {
+        pieces.change(range, |_, piece| piece.prot = prot);
+    }
     Ok(done)
 }

@@ -57,7 +57,10 @@ fn taken() -> Option<Forking> {
 }
 
 fn parent() {
-    let Some(Forking { locked, copied }) = taken() else { return };
+    let Some(Forking { mut locked, copied }) = taken() else { return };
+    if let Some(state) = locked.begun() {
+        state.holdings.values_mut().for_each(|holding| holding.is_forked = true);
+    }
     if let Some((mut reader, writer)) = copied {
         // The child's end closes when it has copied, or has ended.
         drop(writer);
@@ -82,6 +85,7 @@ impl State {
     }
 
     fn begin_child(&mut self) {
+        self.holdings.values_mut().for_each(|holding| holding.is_forked = true);
         let all: Vec<_> = self.private().collect();
         let failed = all.iter().filter(|(start, piece)| !copy(*start, piece)).count();
         if failed > 0 {

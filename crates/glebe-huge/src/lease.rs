@@ -74,7 +74,7 @@ impl State {
         self.last += 1;
         let own_file = request.is_shared.then(|| client.as_fd().as_raw_fd());
         own_file.iter().for_each(|fd| own_files::add(*fd));
-        let holding = Holding { lease, bytes, mapped: request.len, own_file };
+        let holding = Holding { lease, bytes, mapped: request.len, own_file, is_forked: false };
         self.holdings.insert(self.last, holding);
         for (start, len) in pieces {
             let Request { prot, is_shared, .. } = *request;

@@ -50,11 +50,15 @@ impl Pieces {
         self.at.range_mut(range).for_each(|(start, piece)| change(*start, piece));
     }
 
+    /// Returns the pieces of which some is in the range.
+    pub(crate) fn in_range(&self, range: Range<usize>) -> impl Iterator<Item = &Piece> {
+        let before = self.at.range(..range.start).next_back();
+        let before = before.filter(|(start, piece)| *start + piece.len > range.start);
+        before.into_iter().chain(self.at.range(range)).map(|(_, piece)| piece)
+    }
+
     pub(crate) fn is_any(&self, range: Range<usize>) -> bool {
-        self.at
-            .range(..range.end)
-            .next_back()
-            .is_some_and(|(start, piece)| start + piece.len > range.start)
+        self.in_range(range).next().is_some()
     }
 
     /// Returns true if every byte of the range is in a piece.

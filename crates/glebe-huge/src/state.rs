@@ -27,9 +27,10 @@ pub(crate) struct Holding {
     pub(crate) bytes: u64,
     /// Bytes that are mapped.
     pub(crate) mapped: usize,
-    /// The connection of a shared mapping's lease. Forked children have copies, so the lease lasts
-    /// until all have ended.
+    /// The connection of a shared mapping's lease.
     pub(crate) own_file: Option<i32>,
+    /// Forked children have copies of the connection, so the lease lasts until all have ended.
+    pub(crate) is_forked: bool,
 }
 
 pub(crate) struct State {
@@ -128,15 +129,14 @@ impl State {
     }
 
     fn end(&mut self, number: u64) {
-        let Some(Holding { lease, bytes, own_file, .. }) = self.holdings.remove(&number) else {
-            return;
-        };
+        let Some(holding) = self.holdings.remove(&number) else { return };
+        let Holding { lease, bytes, own_file, is_forked, .. } = holding;
         self.counts.give_back(bytes);
+        own_file.iter().for_each(|fd| own_files::remove(*fd));
         match own_file {
-            Some(fd) => {
-                own_files::remove(fd);
-                lease.leave();
-            }
+            Some(_) if is_forked => lease.leave(),
+            // A request by another connection could overtake this one.
+            Some(_) => lease.give_back(),
             None => drop(lease),
         }
     }

@@ -56,6 +56,13 @@ impl PartLease {
         Ok(Self { number, connection: Some(Arc::clone(connection)) })
     }
 
+    /// Gives the lease back, and waits until the daemon knows.
+    pub fn give_back(mut self) {
+        if let Some(connection) = self.connection.take() {
+            let _ = connection.call(self.number, Request::Release);
+        }
+    }
+
     /// Lets go without giving the lease back. It ends with the last copy of its connection, which a
     /// forked child may have.
     pub fn leave(mut self) {

@@ -23,7 +23,8 @@ fn build() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder of cargo's");
     let mut build = Command::new(env!("CARGO"));
     // Selects glebe-cli, as `make build` does, because cargo unifies features over the selection.
-    build.args(["build", "-p", "glebe-c", "-p", "glebe-cli", "-p", "glebe-preload", "--lib"]);
+    build.args(["build", "-p", "glebe-c", "-p", "glebe-cli", "-p", "glebe-preload"]);
+    build.args(["-p", "glebe-huge", "--lib"]);
     build.args(["--message-format=json", "--target-dir"]).arg(target);
     build.args(glebe::internal::sys::FAULTS.then_some("--features=glebe/faults"));
     build.args((!cfg!(debug_assertions)).then_some("--release"));

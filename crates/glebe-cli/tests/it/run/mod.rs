@@ -3,6 +3,7 @@
 
 mod allocator;
 mod bad_input;
+mod contig;
 mod environment;
 mod library;
 mod lookup;

@@ -1,6 +1,7 @@
 //! Tests `glebe serve` and `glebe recall` as a user or a service manager runs them.
 
 mod config;
+mod contig_run;
 mod crowd;
 mod leases;
 mod lend;

@@ -1,0 +1,5 @@
+//! Tests the preload for huge pages with C programs and a daemon.
+
+mod ends;
+mod running;
+mod traps;

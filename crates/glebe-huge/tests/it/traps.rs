@@ -1,0 +1,51 @@
+//! Tests that a leased mapping does what the kernel's own would do.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use glebed::Settings;
+
+use crate::running::Running;
+
+const BRICKS: u64 = 48;
+
+macro_rules! cases {
+    ($($name:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+            let said = running.holds(stringify!($name), "verbose");
+            assert!(said.contains(": leased "), "{said}");
+        }
+    )*};
+}
+
+cases! {
+    zeroed, private_fork, shared_fork, own_no_fork, vforked, dontneed, fixed, executable, parts,
+    moved, protect, signals, threads, smaps, descriptors, few_files, executed, sizes,
+}
+
+#[test]
+fn children_do_not_get_what_is_left_out() {
+    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    running.holds("no_fork", "leave-out");
+}
+
+#[test]
+fn another_user_gets_leases_of_roots_daemon() {
+    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let everybody = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(running.socket(), everybody).unwrap();
+    for case in ["zeroed", "private_fork", "shared_fork", "fixed", "protect", "descriptors"] {
+        let mut command = running.command(case, "");
+        let output = command.uid(65534).gid(65534).output().unwrap();
+        assert!(output.status.success(), "{case}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(": leased "), "{case}: {said}");
+    }
+    running.wait_until_all_is_back();
+}
