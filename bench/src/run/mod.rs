@@ -178,7 +178,7 @@ fn pgbench(cluster: &Cluster<'_>, lending: &Lending, report: &mut Report) -> Out
     let start =
         |origin| Started::new(origin, cluster.pages, lending, || cluster.start(origin, lending));
     start(Origin::Without)?.program.fill(report.plan(2, 20))?;
-    let seconds = report.plan(1, 5);
+    let seconds = report.plan(1, 3);
     for (_, origin) in turns("run, pgbench", report.plan(1, ROUNDS), &STEADY) {
         let server = match start(origin) {
             Ok(server) => server.program,
@@ -244,7 +244,7 @@ fn java_once(
             let is_back = fell_back(origin, lending, program.id(), (heap, heap))?;
             report.check("fell_back", is_back.into());
             if case == HEAPS[usual(report)].0 && STEADY.contains(&origin) {
-                let seconds = work(&mut program, report.plan(2, 20))?;
+                let seconds = work(&mut program, report.plan(2, 10))?;
                 report.add(WORK, origin.name(THP), "cpu_s", seconds);
             }
             Ok(ms)
