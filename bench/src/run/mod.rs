@@ -47,18 +47,19 @@ const WORK: &str = "java_work";
 const ROUNDS: u64 = 15;
 
 const NOTES: [&str; 6] = [
-    "`*_start`: from the start of the command until PostgreSQL (shared_buffers=1GB) has answered a \
-     query over a Unix socket, or until Java (-XX:+AlwaysPreTouch, -Xms like -Xmx) has printed a \
-     line. `glebe` is `glebe run --contig --required`, with an empty pool and a server that has \
-     zeroed its pages; before, not in the time.",
+    "`*_start`: from the start of the command until PostgreSQL (shared_buffers=1GB, with --quick \
+     128MB) has answered a query over a Unix socket, or until Java (-XX:+AlwaysPreTouch, -Xms like \
+     -Xmx) has printed a line. `glebe` is `glebe run --contig --required`, with an empty pool and \
+     a server that has zeroed its pages; before, not in the time.",
     "`standing pool`: nr_hugepages was raised before, not in the time. Meanwhile nobody else can \
      use these pages, and the server's pages serve as a cache. `raised pool`: the time includes \
      the raise. `THP`: -XX:+UseTransparentHugePages.",
     "`fell_back` counts programs that ran without leased huge pages, and peers without pages of \
      the pool.",
-    "`pgbench_*`: two clients; nothing is synced to the disk. `tps` is wall time; `tx/cpu_s` counts \
-     the CPU time of the server's processes, which `pgbench_vs_standing` compares: the worse of \
-     the two. `java_work`: CPU time of all threads for a fixed amount of allocation and look-ups.",
+    "`pgbench_*`: two clients; nothing is synced to the disk. `tps` is wall time; `tx/cpu_s` \
+     counts the CPU time of the server's processes, which `pgbench_vs_standing` compares: the \
+     worse of the two. `java_work`: CPU time of all threads for a fixed amount of allocation and \
+     look-ups.",
     "`aged_*`: a program holds every other page of most memory, and page cache fills the rest, \
      again before each try. The server had its memory before. `aged_postgres_started` is the share \
      of tries that succeeded, as `mean`.",

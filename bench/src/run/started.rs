@@ -18,8 +18,8 @@ pub(super) struct Started<T> {
 }
 
 impl<T> Started<T> {
-    /// Starts a program that needs `pages` pages. The time includes the raise of the pool's size for
-    /// [`Origin::Raised`] only.
+    /// Starts a program that needs `pages` pages. Only for [`Origin::Raised`], the time includes
+    /// the raise of the pool's size.
     pub(super) fn new(
         origin: Origin,
         pages: u64,
@@ -38,8 +38,8 @@ impl<T> Started<T> {
     }
 }
 
-/// Returns true if a program did not get its huge pages from its origin: `touched` of them since its
-/// start, and `held` by leases.
+/// Returns true if a program did not get its huge pages from its origin. Since its start it has
+/// touched at least `touched` bytes; leases for it have at least `held`.
 pub(super) fn fell_back(
     origin: Origin,
     lending: &Lending,
