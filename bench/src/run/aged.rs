@@ -21,9 +21,11 @@ use crate::{interrupt, memory, Outcome};
 const CASE: &str = "aged_postgres_start";
 const HAD: &str = "aged_postgres_started";
 const PEERS: [Origin; 2] = [Origin::Glebe, Origin::Raised];
-/// Free memory that stays free.
-const FREE: Bytes = Bytes::mib(256);
-const STEP: usize = 4 << 20;
+const STEP: Bytes = Bytes::mib(32);
+/// A step that leaves so much less memory free was not in vain.
+const LESS: Bytes = Bytes::mib(4);
+/// Steps in vain after which memory counts as full.
+const IN_VAIN_MAX: u32 = 8;
 
 pub(super) fn measure(cluster: &Cluster<'_>, lending: &Lending, report: &mut Report) -> Outcome {
     let most = report.plan(Bytes::mib(512), memory::largest()?);
@@ -51,16 +53,19 @@ impl PageCache {
         Ok(Self { file, next: 0 })
     }
 
-    /// Reads on in the file until little memory is free, or `most` bytes were read.
+    /// Reads on in the file until free memory gets no less, or `most` bytes were read. The kernel
+    /// keeps some memory free, more of it while others ask for huge pages.
     fn fill(&mut self, most: Bytes) -> Outcome {
-        let len = self.file.metadata()?.len();
-        let most = most.get().min(len);
-        let (mut buffer, mut had) = (vec![0; STEP], 0);
-        while had < most && meminfo::read("MemFree")? > FREE {
+        let mut buffer = vec![0; STEP.as_usize()];
+        let (mut left, mut lowest, mut in_vain) = (most.get(), meminfo::read("MemFree")?, 0);
+        while in_vain < IN_VAIN_MAX && left > 0 {
             interrupt::check();
             let read = self.file.read_at(&mut buffer, self.next)? as u64;
-            had += read.max(1);
             self.next = if read == 0 { 0 } else { self.next + read };
+            left = left.saturating_sub(STEP.get());
+            let free = meminfo::read("MemFree")?;
+            in_vain = if free + LESS <= lowest { 0 } else { in_vain + 1 };
+            lowest = lowest.min(free);
         }
         Ok(())
     }
