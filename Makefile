@@ -107,7 +107,7 @@ miri:
 
 # Leaves out the C libraries, whose reference is their headers, and which share names with others.
 doc:
-	cargo doc --workspace --exclude glebe-c --exclude glebe-preload \
+	cargo doc --workspace --exclude glebe-c --exclude glebe-huge --exclude glebe-preload \
 	    --exclude glebe-python --lib --no-deps
 	scripts/doc_items.py $(TARGET)
 
@@ -153,8 +153,8 @@ msrv:
 	fi
 
 rustdoc:
-	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --exclude glebe-preload \
-	    --exclude glebe-python --lib --no-deps
+	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c \
+	    --exclude glebe-huge --exclude glebe-preload --exclude glebe-python --lib --no-deps
 	scripts/doc_items.py $(TARGET)
 
 shape:

@@ -73,7 +73,7 @@ place 644 "$libs/libglebe.a" cp "$built/static/libglebe.a"
 # Their names have no version, because programs open them by path, in LD_PRELOAD.
 place 755 "$libs/libglebe_malloc.so" cp "$built/libglebe_malloc.so"
 place 755 "$libs/libglebe_huge.so" cp "$built/libglebe_huge.so"
-for header in crates/glebe-c/include/*.h crates/glebe-preload/include/*.h; do
+for header in crates/glebe-c/include/*.h crates/glebe-{huge,preload}/include/*.h; do
     place 644 "${DESTDIR:-}$includedir/${header##*/}" cp "$header"
 done
 for example in crates/glebe-c/examples/*.c; do

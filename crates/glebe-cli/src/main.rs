@@ -52,15 +52,18 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Start a program with glebe's allocator, or with huge pages of the daemon
     ///
-    /// With --malloc, the memory that the program frees stays mapped and is used again without a page fault, but
-    /// the kernel may take it as soon as memory is short. The program needs no change: the library
-    /// libglebe_malloc.so is preloaded.
+    /// With --malloc, the memory that the program frees stays mapped and is used again without a
+    /// page fault, but the kernel may take it as soon as memory is short. With --contig, requests
+    /// for huge pages (MAP_HUGETLB) get memory of `glebe serve --leases`, and the program tells at
+    /// its end what it got. The program needs no change: the command preloads libglebe_malloc.so or
+    /// libglebe_huge.so.
     ///
-    /// The command puts the library first in LD_PRELOAD and the allocator's options into
-    /// GLEBE_MALLOC. If an option is given twice, the last one counts: the command reads
-    /// GLEBE_MALLOC first, then each --option, then --signal, then --stats. Then this process
-    /// becomes the program, so exit status, signals and process number are the program's own.
-    /// Programs that the program starts inherit both variables.
+    /// The command puts the libraries first in LD_PRELOAD, the allocator's options into
+    /// GLEBE_MALLOC, and the options of --contig into GLEBE_HUGE. If an option of the allocator is
+    /// given twice, the last one counts: the command reads GLEBE_MALLOC first, then each --option,
+    /// then --signal, then --stats. Then this process becomes the program, so exit status, signals
+    /// and process number are the program's own. Programs that the program starts inherit the
+    /// variables.
     ///
     /// The command refuses a program that would run without the library: a static one, one for
     /// another C library (musl) or another processor, and one that gains privileges (setuid,

@@ -53,8 +53,8 @@ pub struct RunArgs {
     signal: Option<String>,
     /// The library to preload, or the folder of the libraries
     ///
-    /// Without --lib, the command looks for libglebe_malloc.so and libglebe_huge.so in the command's
-    /// own folder, and then, from that folder, in ../lib, ../lib/ARCH-linux-gnu and ../lib64.
+    /// Without --lib, the command looks for libglebe_malloc.so and libglebe_huge.so in its own
+    /// folder, and then, from that folder, in ../lib, ../lib/ARCH-linux-gnu and ../lib64.
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
     #[cfg(feature = "serve")]

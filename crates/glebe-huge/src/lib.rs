@@ -27,6 +27,7 @@ mod advise;
 mod fork;
 mod lease;
 mod moves;
+mod offers;
 mod unmap;
 
 // L5: the names

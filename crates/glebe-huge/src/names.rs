@@ -10,7 +10,7 @@ use std::ptr;
 use glebe_os::internal::sys::errno::{self, EBADF};
 use glebe_os::internal::sys::memory::direct::{self, Answer};
 
-use crate::{advise, entry, moves, own_files, unmap};
+use crate::{advise, entry, moves, offers, own_files, unmap};
 
 fn number(answer: Answer) -> c_int {
     answer.map_or_else(refused, |value| value as c_int)
@@ -107,6 +107,24 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
 pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
     // SAFETY: the caller keeps the contract.
     number(unsafe { advise::madvise(addr.expose_provenance(), len, advice) })
+}
+
+/// Lets the daemon take private mappings: see the header `glebe_huge.h`.
+///
+/// # Safety
+/// Exported for C.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_huge_offer(addr: *mut c_void, len: usize) -> c_int {
+    number(offers::offer(addr.expose_provenance(), len))
+}
+
+/// Keeps offered mappings: see the header `glebe_huge.h`.
+///
+/// # Safety
+/// Exported for C.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_huge_keep(addr: *mut c_void, len: usize) -> c_int {
+    number(offers::keep(addr.expose_provenance(), len))
 }
 
 /// close(2). Own connections count as closed.

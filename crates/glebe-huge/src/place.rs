@@ -9,8 +9,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use glebe_os::internal::sys::memory::direct::{
-    mmap, munmap, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE,
-    MAP_SHARED, PROT_NONE,
+    mmap, mprotect, munmap, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE,
+    MAP_PRIVATE, MAP_SHARED, PROT_NONE,
 };
 
 const RESERVED: i32 = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -75,6 +75,17 @@ impl Place {
             unsafe { mmap(at, len, prot, flags, file.as_raw_fd(), 0) }?;
         }
         Ok(len)
+    }
+
+    /// Leaves ordinary memory there.
+    ///
+    /// # Errors
+    /// The error number of mprotect(2).
+    pub(crate) fn fill(self, prot: i32) -> Result<(), i32> {
+        // SAFETY: the range is the place's.
+        unsafe { mprotect(self.base, self.len, prot) }?;
+        self.keep();
+        Ok(())
     }
 
     /// Leaves the mappings there.

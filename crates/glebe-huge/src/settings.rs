@@ -4,6 +4,7 @@
 //! required          end the process where a request would fail, or fall back
 //! quota=BYTES       most bytes leased at a time
 //! node=N            lease memory of this NUMA node
+//! revocable         the program may offer private mappings to the daemon (`glebe_huge_offer`)
 //! leave-out         forked children do not get private mappings, instead of a copy
 //! verbose           a line for each mapping
 //! main=PID          this process always tells what it did
@@ -15,6 +16,7 @@ pub(crate) struct Settings {
     pub(crate) is_required: bool,
     pub(crate) quota: Option<u64>,
     pub(crate) node: Option<u32>,
+    pub(crate) may_offer: bool,
     pub(crate) leaves_out: bool,
     pub(crate) is_verbose: bool,
     pub(crate) main: Option<u32>,
@@ -38,6 +40,7 @@ impl Settings {
         match word.split_once('=') {
             None => match word {
                 "required" => self.is_required = true,
+                "revocable" => self.may_offer = true,
                 "leave-out" => self.leaves_out = true,
                 "verbose" => self.is_verbose = true,
                 _ => return None,
@@ -58,11 +61,12 @@ mod tests {
     #[test]
     fn words_are_read_and_unknown_ones_told() {
         let (settings, unknown) =
-            Settings::parse("required,quota=4096,node=1,leave-out,verbose,main=7,,");
+            Settings::parse("required,revocable,quota=4096,node=1,leave-out,verbose,main=7,,");
         let expected = Settings {
             is_required: true,
             quota: Some(4096),
             node: Some(1),
+            may_offer: true,
             leaves_out: true,
             is_verbose: true,
             main: Some(7),

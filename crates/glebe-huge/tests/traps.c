@@ -15,9 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
+#include "glebe_huge.h"
 
 #define PAGE (2ul << 20)
 #define HUGE (MAP_ANONYMOUS | MAP_HUGETLB)
@@ -450,6 +448,31 @@ static void refused(void)
     CHECK(memory != MAP_FAILED);
 }
 
+/* Offers memory, and says so. Keeps it after a line of standard input, and says what that gave. */
+static void offered(void)
+{
+    char byte, *memory = must(map(NULL, 8, BOTH, MAP_PRIVATE));
+    char *shared = must(map(NULL, 1, BOTH, MAP_SHARED));
+    memset(memory, 7, 8 * PAGE);
+    CHECK(glebe_huge_offer(memory, PAGE) == -1 && errno == EINVAL);
+    CHECK(glebe_huge_offer(shared, PAGE) == -1 && errno == EINVAL);
+    CHECK(glebe_huge_offer(&byte, 1) == -1 && errno == EINVAL);
+    CHECK(glebe_huge_keep(memory, 8 * PAGE) == 0);
+    if (glebe_huge_offer(memory, 8 * PAGE) != 0) {
+        printf("refused: %s\n", strerror(errno));
+        return;
+    }
+    CHECK(all_are(memory, 8, 7));
+    printf("offered\n");
+    fflush(stdout);
+    CHECK(read(0, &byte, 1) == 1);
+    int lost = glebe_huge_keep(memory, 8 * PAGE);
+    CHECK(all_are(memory, 8, lost ? 0 : 7));
+    memset(memory, 8, 8 * PAGE);
+    CHECK(munmap(memory, 8 * PAGE) == 0);
+    printf("kept: %d\n", lost);
+}
+
 int main(int count, char **words)
 {
     static const struct {
@@ -466,6 +489,7 @@ int main(int count, char **words)
         {"threads", threads},         {"smaps", smaps},
         {"descriptors", descriptors}, {"few_files", few_files},
         {"held", held},               {"refused", refused},
+        {"offered", offered},
     };
     const char *wanted = count > 1 ? words[1] : "";
     for (size_t nth = 0; nth < sizeof cases / sizeof *cases; nth++)

@@ -143,8 +143,8 @@ impl Connection {
         Ok(Received { number, ..all })
     }
 
-    /// Leases memory, and hands each message's files to `each`. Returns the lease's number. `size` is
-    /// what the daemon has to zero. Holds the lock for the whole exchange.
+    /// Leases memory, and hands each message's files to `each`. Returns the lease's number. `size`
+    /// is what the daemon has to zero. Holds the lock for the whole exchange.
     pub(crate) fn parts(
         &self,
         lease: u64,

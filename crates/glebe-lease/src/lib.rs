@@ -40,6 +40,8 @@
 //! | 8 | stats | |
 //! | 9 | cache | bytes u64, name |
 //! | 10 | place (the lease is the cache's number) | index u64 |
+//! | 11 | offer | |
+//! | 12 | keep | |
 //!
 //! | kind | answer or event | after the first 16 bytes |
 //! |---|---|---|
@@ -65,6 +67,8 @@
 //! * Mapped: the client has mapped the files. The daemon only answers: a seal against further
 //!   mappings (F_SEAL_FUTURE_WRITE) would need files that accept seals, and a client could then
 //!   seal them against the daemon's cut.
+//! * Offer: the lease becomes a revocable one. Keep: it is none any more; refused (ENOENT) if the
+//!   daemon has asked for it, or has taken it.
 //! * Cache: a user's processes that ask for one name share the cache, of the first's length. The
 //!   control file has 8-byte words: 1 since a client used the cache, a random seed, then each
 //!   place's generation (0: no memory). A client maps a place again when its generation changes.

@@ -56,6 +56,27 @@ impl PartLease {
         Ok(Self { number, connection: Some(Arc::clone(connection)) })
     }
 
+    /// Lets the daemon take the memory when others need it.
+    ///
+    /// # Errors
+    /// [`LeaseError::Refused`] with EDQUOT, beyond what the user may hold so.
+    pub fn offer(&self) -> Result<(), LeaseError> {
+        self.ask(Request::Offer)
+    }
+
+    /// Keeps the memory from now on.
+    ///
+    /// # Errors
+    /// [`LeaseError::Refused`] with ENOENT if the daemon wants the memory, or has taken it.
+    pub fn keep(&self) -> Result<(), LeaseError> {
+        self.ask(Request::Keep)
+    }
+
+    fn ask(&self, request: Request) -> Result<(), LeaseError> {
+        let connection = self.connection.as_ref().ok_or(LeaseError::Forked)?;
+        connection.call(self.number, request).map(drop)
+    }
+
     /// Gives the lease back, and waits until the daemon knows.
     pub fn give_back(mut self) {
         if let Some(connection) = self.connection.take() {

@@ -102,6 +102,8 @@ pub enum Request {
     Stats,
     Cache { bytes: u64, name: Name },
     Place { index: u64 },
+    Offer,
+    Keep,
 }
 
 /// A row of the list of leases.
@@ -279,6 +281,8 @@ impl Message<Request> {
             Request::Lease(_) => 2,
             Request::Mapped => 3,
             Request::Release => 4,
+            Request::Offer => 11,
+            Request::Keep => 12,
             Request::Promise(_) => 5,
             Request::Take => 6,
             Request::List => 7,
@@ -290,7 +294,8 @@ impl Message<Request> {
         match &self.body {
             Request::Hello { name } => out.extend(name.0),
             Request::Lease(wish) | Request::Promise(wish) => put_wish(out, wish),
-            Request::Mapped | Request::Release | Request::Take => {}
+            Request::Mapped | Request::Release | Request::Take | Request::Offer | Request::Keep => {
+            }
             Request::List | Request::Stats => {}
             Request::Cache { bytes, name } => {
                 out.extend(bytes.to_le_bytes());
@@ -311,6 +316,8 @@ impl Message<Request> {
             2 => Request::Lease(reader.wish()?),
             3 => Request::Mapped,
             4 => Request::Release,
+            11 => Request::Offer,
+            12 => Request::Keep,
             5 => Request::Promise(reader.wish()?),
             6 => Request::Take,
             7 => Request::List,
@@ -457,6 +464,8 @@ mod tests {
             wish().prop_map(Request::Promise),
             Just(Request::Mapped),
             Just(Request::Release),
+            Just(Request::Offer),
+            Just(Request::Keep),
             Just(Request::Take),
             Just(Request::List),
             Just(Request::Stats),

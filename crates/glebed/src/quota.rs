@@ -103,6 +103,25 @@ impl Users {
         Ok(())
     }
 
+    /// Counts `bytes` that the user holds as another kind.
+    pub(crate) fn turn(
+        &mut self,
+        uid: u32,
+        bytes: u64,
+        from: Kind,
+        to: Kind,
+    ) -> Result<(), Exceeded> {
+        let limit = self.quota.revocable;
+        let Some(user) = self.users.get_mut(&uid) else { return Ok(()) };
+        let grows = to.is_revocable && !from.is_revocable && uid != 0;
+        if grows && !within(user.revocable.saturating_add(bytes), limit) {
+            return Err(Exceeded { what: "may hold by revocable leases", limit });
+        }
+        user.discount(bytes, from);
+        user.count(bytes, to);
+        Ok(())
+    }
+
     /// Takes `bytes` from what the user may make the daemon zero.
     pub(crate) fn zero(&mut self, uid: u32, bytes: u64) -> Result<(), Exceeded> {
         let limit = self.quota.zeroing;

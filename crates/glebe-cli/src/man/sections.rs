@@ -62,6 +62,8 @@ const LIBRARY: Entry = (
     "The allocator: beside the command, or from there in ../lib, ../lib/ARCH-linux-gnu, ../lib64.",
 );
 
+const HUGE: Entry = ("libglebe_huge.so", "Answers requests for huge pages; in the same places.");
+
 fn files(page: &str) -> &'static [Entry] {
     match page {
         "glebe" => &[LOCK, SERVED],
@@ -76,7 +78,7 @@ fn files(page: &str) -> &'static [Entry] {
         "glebe-recall" => &[SERVED, CONTROL],
         "glebe-lease" | "glebe-leases" => &[LEASES],
         "glebe-lend" | "glebe-lend-status" => &[LEASES, SERVED, LENDER],
-        "glebe-run" => &[LIBRARY],
+        "glebe-run" => &[LIBRARY, HUGE, LEASES],
         "glebe-probe" => &[POOLS],
         "glebe-reclaim" => &[GROUP, STALLS],
         _ => &[],

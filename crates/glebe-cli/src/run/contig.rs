@@ -32,6 +32,9 @@ pub struct HugeArgs {
     /// Lease memory of NUMA node N
     #[arg(long, requires = "contig", value_name = "N")]
     node: Option<u32>,
+    /// Let the program offer huge pages that the daemon may take (glebe_huge_offer)
+    #[arg(long, requires = "contig")]
+    revocable: bool,
     /// Leave private huge pages out of forked children, which otherwise get a copy
     #[arg(long, requires = "contig")]
     no_fork_copy: bool,
@@ -48,6 +51,7 @@ impl HugeArgs {
     pub fn words(&self) -> String {
         let is_set = [
             (self.required, "required".to_owned()),
+            (self.revocable, "revocable".to_owned()),
             (self.no_fork_copy, "leave-out".to_owned()),
             (self.verbose, "verbose".to_owned()),
         ];

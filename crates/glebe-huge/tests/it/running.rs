@@ -73,12 +73,15 @@ impl Running {
     }
 
     pub fn wait_until_all_is_back(&self) {
+        self.wait_until_all_is_back_but(0);
+    }
+
+    pub fn wait_until_all_is_back_but(&self, held: u64) {
         let client = self.client();
         let is_back = || {
             let stats = client.stats().unwrap();
-            ["held_bytes", "returning_bytes"]
-                .iter()
-                .all(|name| stats.contains(&format!("glebe_lease_{name} 0\n")))
+            let all = [("held_bytes", held), ("returning_bytes", 0)];
+            all.iter().all(|(name, is)| stats.contains(&format!("glebe_lease_{name} {is}\n")))
         };
         wait_until("all memory is back", PATIENCE, is_back);
     }
@@ -116,7 +119,8 @@ fn compiled() -> &'static Path {
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traps.c");
         let options = ["-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-o"];
-        run(Command::new("cc").args(options).arg(&program).arg(source));
+        let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        run(Command::new("cc").args(options).arg(&program).arg(source).arg("-I").arg(headers));
         program
     })
 }

@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use glebe::internal::sync::Ordering;
 use glebe::units::Bytes;
-use glebe_lease::wire::{Answer, Message, Request, ROWS_MAX};
+use glebe_lease::wire::{Answer, Flags, Message, Request, ROWS_MAX};
 use glebe_lease::Row;
 use rustix::io::Errno;
 
 use super::{Asked, Refusal, Server};
+use crate::quota::Kind;
 use crate::stats::{Counter, Stats};
 
 impl Server {
@@ -62,6 +63,9 @@ impl Server {
                 }
                 self.done(key, call, lease)
             }
+            Request::Offer | Request::Keep => {
+                self.turn(key, call, lease, matches!(body, Request::Offer))
+            }
             Request::List => {
                 let mut rows: Vec<Row> = self.leases.rows(uid, lease, ROWS_MAX);
                 rows.extend(self.caches.rows(uid, lease, ROWS_MAX - rows.len()));
@@ -78,6 +82,28 @@ impl Server {
             Request::Stats => {
                 let text = self.stats().to_openmetrics();
                 self.answer(key, call, 0, Answer::Stats(text))
+            }
+        }
+    }
+
+    /// Makes a lease a revocable one, or keeps it from now on.
+    fn turn(&mut self, key: usize, call: u32, number: u64, may_take: bool) -> Result<(), String> {
+        let held = self.leases.of(key, number);
+        let held = held.filter(|lease| lease.until.is_none() && !lease.is_promise());
+        let Some(lease) = held else {
+            let text = "there is no such lease, or its memory is being taken".to_owned();
+            return self.refuse(key, call, Refusal { errno: Errno::NOENT, limit: 0, text });
+        };
+        let flags = Flags { revocable: may_take, ..lease.flags };
+        let (uid, bytes, before) = (lease.uid, lease.bytes, lease.kind());
+        match self.users.turn(uid, bytes, before, Kind::of(flags)) {
+            Ok(()) => {
+                lease.flags = flags;
+                self.done(key, call, number)
+            }
+            Err(exceeded) => {
+                let refusal = self.over(uid, exceeded);
+                self.refuse(key, call, refusal)
             }
         }
     }
