@@ -11,13 +11,13 @@ use clap::{CommandFactory, Parser};
 
 use crate::report::{Options, Report};
 use crate::{
-    child, contig, hosts, interrupt, lease, malloc, python, reserve, serve, swap, vmap, volatile,
-    zpool, Outcome,
+    child, contig, hosts, interrupt, lease, malloc, python, reserve, run, serve, swap, vmap,
+    volatile, zpool, Outcome,
 };
 
 type Run = fn(&mut Report) -> Outcome;
 
-const ALL: [(&str, &str, Run); 11] = [
+const ALL: [(&str, &str, Run); 12] = [
     ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
     ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
     ("zpool", "What a pool holds, beside zram and allocators; store, load, compact", zpool::run),
@@ -30,6 +30,7 @@ const ALL: [(&str, &str, Run); 11] = [
     ("contig", "What contiguous memory buys and costs: reads, direct I/O, long runs", contig::run),
     ("serve", "`glebe serve --memcached` beside memcached: requests, hits, recalls", serve::run),
     ("lease", "Huge pages of a daemon beside a standing pool; revoked, killed clients", lease::run),
+    ("run", "PostgreSQL and Java started with huge pages of a server or of the pool", run::run),
     ("hosts", "Idle memory of hosts as a Mooncake store: recalls, hits, growth", hosts::run),
     ("python", "The wheel for Python beside lmdb, diskcache, zict; a NumPy pipeline", python::run),
     ("malloc", "Freed memory reused and given back; real programs, by preloading", malloc::run),

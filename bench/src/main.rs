@@ -23,6 +23,7 @@ mod contig;
 mod hosts;
 mod lease;
 mod reserve;
+mod run;
 
 mod malloc;
 mod python;

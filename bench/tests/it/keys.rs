@@ -307,11 +307,59 @@ fn lease_beside_a_standing_pool_and_no_page_is_lost() {
 }
 
 #[test]
+fn run_beside_pools_and_every_program_gets_its_pages() {
+    let cases = [
+        "postgres_start",
+        "pgbench_select",
+        "pgbench_tpcb",
+        "aged_postgres_start",
+        "java_start_512m",
+        "java_start_1g",
+        "java_start_4g",
+        "java_work",
+        "seen_after_exit",
+        "back_after_exit",
+        "seen_after_kill",
+        "back_after_kill",
+        "lent_after_kill",
+    ];
+    let ratios = [
+        "postgres_start_vs_standing",
+        "postgres_start_vs_raised",
+        "java_start_vs_standing",
+        "java_start_vs_raised",
+        "pgbench_vs_standing",
+        "java_work_vs_standing",
+    ];
+    let checks = ["fell_back", "failed_starts"];
+    let dir = Scratch::readable("keys");
+    // Builds the libraries, so that they are beside the program.
+    libraries::folder();
+    let program = Path::new(env!("CARGO_BIN_EXE_glebe-bench"));
+    let report = report(program, dir.path(), &["run"], None);
+    has(&report, &cases, &ratios, &checks);
+    for check in checks {
+        assert!(report["checks"][check].as_u64().is_none_or(|count| count == 0), "{report}");
+    }
+    // A start that was measured has its ratio.
+    for (case, ratio) in [(cases[0], ratios[0]), (cases[5], ratios[2])] {
+        let ran = |who: &str| {
+            let mut rows = report["rows"].as_array().unwrap().iter();
+            let of = |row: &&Value| row["case"] == case && row["who"] == who;
+            rows.find(of).is_some_and(|row| row.get("median").is_some())
+        };
+        let ratio = report["ratios"][ratio].as_f64();
+        let both = ran("glebe") && ran("standing pool");
+        assert_eq!(both, ratio.is_some_and(|ratio| ratio > 0.0), "{case}: {report}");
+    }
+}
+
+#[test]
 fn what_was_asked_for_is_kept_to_or_refused() {
     let list = bench(&["list"]);
     assert_eq!(
         list.stdout,
-        b"reserve\nvolatile\nzpool\nswap\nvmap\ncontig\nserve\nlease\nhosts\npython\nmalloc\n",
+        b"reserve\nvolatile\nzpool\nswap\nvmap\ncontig\nserve\nlease\nrun\nhosts\npython\nmalloc\n",
         "{list:?}"
     );
     for wrong in [

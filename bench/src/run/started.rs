@@ -1,0 +1,55 @@
+//! [`Started`]: a program that was started in time, with the pages that it needs.
+
+use glebe::units::Bytes;
+
+use super::lending::Lending;
+use super::origin::Origin;
+use super::process::hugetlb_of;
+use super::PAGE;
+use crate::clock::timed;
+use crate::memory::SetAside;
+use crate::Outcome;
+
+pub(super) struct Started<T> {
+    /// Dropped first.
+    pub(super) program: T,
+    pub(super) ms: f64,
+    _pages: Option<SetAside>,
+}
+
+impl<T> Started<T> {
+    /// Starts a program that needs `pages` pages. Only for [`Origin::Raised`], the time includes
+    /// the raise of the pool's size.
+    pub(super) fn new(
+        origin: Origin,
+        pages: u64,
+        lending: &Lending,
+        start: impl FnOnce() -> Outcome<T>,
+    ) -> Outcome<Self> {
+        // The server's zeroing would slow down any program.
+        lending.wait_for_stock()?;
+        let aside = |when| -> Outcome<Option<SetAside>> {
+            (origin == when).then(|| SetAside::new(PAGE, pages)).transpose()
+        };
+        let standing = aside(Origin::Standing)?;
+        let (had, took) = timed(|| Ok::<_, crate::Failure>((aside(Origin::Raised)?, start()?)));
+        let (raised, program) = had?;
+        Ok(Self { program, ms: took.wall_us / 1e3, _pages: standing.or(raised) })
+    }
+}
+
+/// Returns true if a program did not get its huge pages from its origin. Since its start it has
+/// touched at least `touched` bytes; leases for it have at least `held`.
+pub(super) fn fell_back(
+    origin: Origin,
+    lending: &Lending,
+    process: u32,
+    (touched, held): (Bytes, Bytes),
+) -> Outcome<bool> {
+    let is_leased = match origin {
+        Origin::Without => return Ok(false),
+        Origin::Glebe => lending.held()? >= held,
+        Origin::Standing | Origin::Raised => lending.held()? == Bytes::ZERO,
+    };
+    Ok(!is_leased || hugetlb_of(process)? < touched)
+}
