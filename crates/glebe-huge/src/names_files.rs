@@ -1,0 +1,156 @@
+//! The C library's names for files of huge pages.
+//!
+//! The optional last argument of open(2) is read only where open(2) reads it.
+//!
+//! # Safety
+//! Exported for C: see the manual page of each.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use glebe_os::internal::sys::errno::ENOSYS;
+use glebe_os::internal::sys::memory::direct_files::{
+    self, AT_FDCWD, MFD_HUGETLB, O_CREAT, O_TRUNC, O_WRONLY,
+};
+use glebe_os::internal::sys::processes::symbols::behind;
+
+use crate::names::number;
+use crate::{files, lengths, mounts};
+
+/// memfd_create(2).
+///
+/// # Safety
+/// See memfd_create(2).
+#[no_mangle]
+pub unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    let fd = number(unsafe { direct_files::memfd_create(name.expose_provenance(), flags) });
+    if fd >= 0 && flags & MFD_HUGETLB != 0 {
+        files::opened(fd);
+    }
+    fd
+}
+
+unsafe fn opened(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    let fd = number(unsafe { direct_files::openat(at, path.expose_provenance(), flags, mode) });
+    if fd >= 0 {
+        mounts::opened(fd, flags);
+    }
+    fd
+}
+
+macro_rules! opens {
+    ($($manual:literal $name:ident($($at:ident)?) $mode:ident;)*) => {$(
+        #[doc = $manual]
+        ///
+        /// # Safety
+        #[doc = concat!("See ", $manual)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            $($at: c_int,)?
+            path: *const c_char,
+            flags: c_int,
+            $mode: c_uint,
+        ) -> c_int {
+            #[allow(unused_variables)]
+            let at = AT_FDCWD;
+            $(let at = $at;)?
+            // SAFETY: the caller keeps the contract.
+            unsafe { opened(at, path, flags, $mode) }
+        }
+    )*};
+}
+
+opens! {
+    "open(2)." open() mode;
+    "open(2)." open64() mode;
+    "openat(2)." openat(at) mode;
+    "openat(2)." openat64(at) mode;
+}
+
+/// creat(2).
+///
+/// # Safety
+/// See creat(2).
+#[no_mangle]
+pub unsafe extern "C" fn creat(path: *const c_char, mode: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { opened(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode) }
+}
+
+/// creat(2).
+///
+/// # Safety
+/// See creat(2).
+#[no_mangle]
+pub unsafe extern "C" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { creat(path, mode) }
+}
+
+/// ftruncate(2).
+#[no_mangle]
+pub extern "C" fn ftruncate(fd: c_int, len: i64) -> c_int {
+    number(lengths::ftruncate(fd, len))
+}
+
+/// ftruncate(2).
+#[no_mangle]
+pub extern "C" fn ftruncate64(fd: c_int, len: i64) -> c_int {
+    number(lengths::ftruncate(fd, len))
+}
+
+/// fallocate(2).
+#[no_mangle]
+pub extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int {
+    number(lengths::fallocate(fd, mode, offset, len))
+}
+
+/// fallocate(2).
+#[no_mangle]
+pub extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int {
+    number(lengths::fallocate(fd, mode, offset, len))
+}
+
+/// posix_fallocate(3). Returns the error number.
+#[no_mangle]
+pub extern "C" fn posix_fallocate(fd: c_int, offset: i64, len: i64) -> c_int {
+    let answer = if files::is_any() { lengths::filled(fd, 0, offset, len) } else { None };
+    match answer {
+        Some(answer) => answer.err().unwrap_or(0),
+        None => {
+            let found = behind(c"posix_fallocate", &[]);
+            if found.is_null() {
+                return ENOSYS;
+            }
+            // SAFETY: the C library's function has this type.
+            unsafe {
+                let call: extern "C" fn(c_int, i64, i64) -> c_int = std::mem::transmute(found);
+                call(fd, offset, len)
+            }
+        }
+    }
+}
+
+/// posix_fallocate(3). Returns the error number.
+#[no_mangle]
+pub extern "C" fn posix_fallocate64(fd: c_int, offset: i64, len: i64) -> c_int {
+    posix_fallocate(fd, offset, len)
+}
+
+/// sendmsg(2).
+///
+/// # Safety
+/// See sendmsg(2).
+#[no_mangle]
+pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const c_void, flags: c_int) -> isize {
+    let message = message.expose_provenance();
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        if files::is_any_leased() {
+            direct_files::each_sent(message, files::sent);
+        }
+        number(direct_files::sendmsg(socket, message, flags)) as isize
+    }
+}
