@@ -1,0 +1,1 @@
+//! memfd_create(2) with `MFD_HUGETLB`.
