@@ -6,11 +6,11 @@
 //! Exported for C: see the manual page of each.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
-use glebe_os::internal::sys::errno::ENOSYS;
+use glebe_os::internal::sys::errno::{self, ENOSYS};
 use glebe_os::internal::sys::memory::direct_files::{
-    self, AT_FDCWD, MFD_HUGETLB, O_CREAT, O_TRUNC, O_WRONLY,
+    self, AT_FDCWD, MFD_HUGETLB, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY,
 };
 use glebe_os::internal::sys::processes::symbols::behind;
 
@@ -87,6 +87,73 @@ pub unsafe extern "C" fn creat(path: *const c_char, mode: c_uint) -> c_int {
 pub unsafe extern "C" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
     // SAFETY: the caller keeps the contract.
     unsafe { creat(path, mode) }
+}
+
+/// Has the C library make a file with a new name.
+unsafe fn made(function: &CStr, template: *mut c_char, flags: c_int) -> c_int {
+    let found = behind(function, &[]);
+    if found.is_null() {
+        errno::set(ENOSYS);
+        return -1;
+    }
+    // SAFETY: the C library's functions have these types.
+    let fd = unsafe {
+        match function == c"mkstemp" {
+            true => {
+                let call: unsafe extern "C" fn(*mut c_char) -> c_int = std::mem::transmute(found);
+                call(template)
+            }
+            false => {
+                let call: unsafe extern "C" fn(*mut c_char, c_int) -> c_int =
+                    std::mem::transmute(found);
+                call(template, flags)
+            }
+        }
+    };
+    if fd >= 0 {
+        mounts::opened(fd, O_RDWR);
+    }
+    fd
+}
+
+/// mkstemp(3).
+///
+/// # Safety
+/// See mkstemp(3).
+#[no_mangle]
+pub unsafe extern "C" fn mkstemp(template: *mut c_char) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { made(c"mkstemp", template, 0) }
+}
+
+/// mkstemp(3).
+///
+/// # Safety
+/// See mkstemp(3).
+#[no_mangle]
+pub unsafe extern "C" fn mkstemp64(template: *mut c_char) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { made(c"mkstemp", template, 0) }
+}
+
+/// mkostemp(3).
+///
+/// # Safety
+/// See mkostemp(3).
+#[no_mangle]
+pub unsafe extern "C" fn mkostemp(template: *mut c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { made(c"mkostemp", template, flags) }
+}
+
+/// mkostemp(3).
+///
+/// # Safety
+/// See mkostemp(3).
+#[no_mangle]
+pub unsafe extern "C" fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { made(c"mkostemp", template, flags) }
 }
 
 /// ftruncate(2).

@@ -26,7 +26,7 @@ pub struct Running {
     socket: PathBuf,
     program: PathBuf,
     library: PathBuf,
-    _scratch: Scratch,
+    scratch: Scratch,
     _turn: Option<Turn>,
 }
 
@@ -69,13 +69,21 @@ impl Running {
             socket: at("leases"),
             program,
             library,
-            _scratch: scratch,
+            scratch,
             _turn: turn,
         })
     }
 
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.scratch.path()
     }
 
     /// Returns a command with the library.
