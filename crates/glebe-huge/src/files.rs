@@ -6,7 +6,7 @@
 //! sent over a socket.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use glebe_os::internal::sys::memory::direct::{
     self, MAP_NORESERVE, MAP_SHARED, PROT_READ, PROT_WRITE,
 };
 use glebe_os::internal::sys::memory::direct_files::{
-    self, file_of, huge_page_of, replace, MFD_HUGETLB,
+    self, file_of, huge_page_of, replace, MFD_CLOEXEC, MFD_HUGETLB,
 };
 
 pub(crate) use glebe_os::internal::sys::memory::direct_files::FileId;
@@ -27,6 +27,9 @@ use crate::state::{is_own, locked, State};
 pub(crate) struct Files {
     /// Files without memory, and the size of their pages.
     waiting: BTreeMap<FileId, usize>,
+    /// Files whose place a lease took. Their names lead to the kernel's file, which stays so: two
+    /// leases for one name would be two contents.
+    replaced: BTreeSet<FileId>,
     leased: BTreeMap<FileId, Leased>,
 }
 
@@ -71,8 +74,12 @@ pub(crate) fn is_any_leased() -> bool {
 pub(crate) fn opened(fd: i32) {
     let Some(page) = huge_page_of(fd) else { return };
     if let Some((file, 0)) = file_of(fd) {
-        IS_ANY.store(true, Relaxed);
-        locked().get().files.waiting.insert(file, page);
+        let mut locked = locked();
+        let files = &mut locked.get().files;
+        if !files.replaced.contains(&file) {
+            IS_ANY.store(true, Relaxed);
+            files.waiting.insert(file, page);
+        }
     }
 }
 
@@ -147,7 +154,9 @@ impl State {
         let leased = Leased { loan, page, maps: 0, is_fresh, is_sent: false };
         self.files.leased.insert(id, leased);
         IS_LEASED.store(true, Relaxed);
-        self.files.waiting.remove(&file);
+        if self.files.waiting.remove(&file).is_some() {
+            self.files.replaced.insert(file);
+        }
         self.end_unused(file);
         Ok(id)
     }
@@ -158,7 +167,7 @@ impl State {
         let huge = page.trailing_zeros() << direct::MAP_HUGE_SHIFT;
         let name = c"glebe".as_ptr().expose_provenance();
         // SAFETY: the name is a constant.
-        let made = unsafe { direct_files::memfd_create(name, MFD_HUGETLB | huge | 1) };
+        let made = unsafe { direct_files::memfd_create(name, MFD_HUGETLB | MFD_CLOEXEC | huge) };
         let Ok(fd) = made else { return false };
         // SAFETY: nobody else has the new descriptor.
         let empty = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) };

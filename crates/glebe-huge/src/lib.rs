@@ -41,6 +41,7 @@ mod mounts;
 mod names;
 mod names_files;
 mod names_segments;
+mod shown;
 
 /// The library's own objects. The program's malloc may be waiting for this library.
 #[global_allocator]

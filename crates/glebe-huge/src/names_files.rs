@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use std::os::fd::IntoRawFd;
 
 use glebe_os::internal::sys::errno::{self, ENOSYS};
 use glebe_os::internal::sys::memory::direct_files::{
@@ -15,7 +16,7 @@ use glebe_os::internal::sys::memory::direct_files::{
 use glebe_os::internal::sys::processes::symbols::behind;
 
 use crate::names::number;
-use crate::{files, lengths, mounts};
+use crate::{files, lengths, mounts, shown};
 
 /// memfd_create(2).
 ///
@@ -31,7 +32,24 @@ pub unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_i
     fd
 }
 
+/// Returns a file that stands for another one.
+///
+/// # Safety
+/// The path ends with a zero byte.
+unsafe fn shown(path: *const c_char) -> Option<c_int> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: the caller keeps the contract.
+    let path = unsafe { CStr::from_ptr(path) };
+    shown::pages(path.to_bytes()).map(IntoRawFd::into_raw_fd)
+}
+
 unsafe fn opened(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    if let Some(fd) = unsafe { shown(path) } {
+        return fd;
+    }
     // SAFETY: the caller keeps the contract.
     let fd = number(unsafe { direct_files::openat(at, path.expose_provenance(), flags, mode) });
     if fd >= 0 {
@@ -154,6 +172,48 @@ pub unsafe extern "C" fn mkostemp(template: *mut c_char, flags: c_int) -> c_int 
 pub unsafe extern "C" fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int {
     // SAFETY: the caller keeps the contract.
     unsafe { made(c"mkostemp", template, flags) }
+}
+
+unsafe fn stream(function: &CStr, path: *const c_char, mode: *const c_char) -> *mut c_void {
+    // SAFETY: the caller keeps the contract, and the C library's functions have these types.
+    unsafe {
+        if let Some(fd) = shown(path) {
+            let found = behind(c"fdopen", &[]);
+            if !found.is_null() {
+                let call: unsafe extern "C" fn(c_int, *const c_char) -> *mut c_void =
+                    std::mem::transmute(found);
+                return call(fd, mode);
+            }
+        }
+        let found = behind(function, &[]);
+        if found.is_null() {
+            errno::set(ENOSYS);
+            return std::ptr::null_mut();
+        }
+        let call: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void =
+            std::mem::transmute(found);
+        call(path, mode)
+    }
+}
+
+/// fopen(3).
+///
+/// # Safety
+/// See fopen(3).
+#[no_mangle]
+pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void {
+    // SAFETY: the caller keeps the contract.
+    unsafe { stream(c"fopen", path, mode) }
+}
+
+/// fopen(3).
+///
+/// # Safety
+/// See fopen(3).
+#[no_mangle]
+pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut c_void {
+    // SAFETY: the caller keeps the contract.
+    unsafe { stream(c"fopen64", path, mode) }
 }
 
 /// ftruncate(2).

@@ -65,6 +65,23 @@ static void unlinked(void)
     must(own[0] == 0 && munmap(base, HUGE) == 0 && munmap(own, HUGE) == 0);
 }
 
+/* The number of free pages that the system shows. */
+static void shown(void)
+{
+    static const char name[] = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    int most = atoi(getenv("PAGES")), pages = -1;
+    char text[20] = {0};
+    FILE *stream = fopen(name, "r");
+    must(stream != NULL && fscanf(stream, "%d", &pages) == 1 && fclose(stream) == 0);
+    must(pages == most);
+    int fd = open(name, O_RDONLY);
+    must(fd >= 0 && read(fd, text, 19) > 0 && atoi(text) == most && close(fd) == 0);
+    if (most == 3) {
+        used(open(named("z"), O_CREAT | O_RDWR, 0600));
+        must(unlink(path) == 0);
+    }
+}
+
 /* Another process that opens the name sees the kernel's file. */
 static void stranger(void)
 {
@@ -78,11 +95,20 @@ static void stranger(void)
     char word = 'x';
     must(pread(again, &word, 1, 0) == 1 && word == 0);
     must(close(again) == 0 && close(fd) == 0 && munmap(base, 2 * HUGE) == 0 && unlink(path) == 0);
+    /* A second lease for the name would have other contents, so there is none. */
+    fd = open(named("w"), O_CREAT | O_RDWR, 0600);
+    must(fd >= 0);
+    base = mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    must(base != MAP_FAILED && length(fd) == HUGE && (again = open(path, O_RDWR)) >= 0);
+    must(length(again) == 0 && ftruncate(again, HUGE) == 0);
+    char *other = mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0);
+    must(other == MAP_FAILED || touch(other, 0) == SIGBUS);
+    must(close(again) == 0 && close(fd) == 0 && munmap(base, HUGE) == 0 && unlink(path) == 0);
 }
 
 int main(int count, char **words)
 {
     static const struct check all[] = {
-        {"opens", opens}, {"stranger", stranger}, {"unlinked", unlinked}};
+        {"opens", opens}, {"shown", shown}, {"stranger", stranger}, {"unlinked", unlinked}};
     return count == 2 ? checked(words[1], all, sizeof all / sizeof *all) : 2;
 }

@@ -15,6 +15,9 @@ use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::{tools, Scratch};
 use glebed::{Daemon, Settings};
 
+#[path = "../../../glebe-preload/tests/it/libraries.rs"]
+mod libraries;
+
 /// Bytes of the daemon.
 const RESERVE: Bytes = Bytes::mib(48);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,9 +63,8 @@ impl Running {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
         let options = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"];
         tools::run(Command::new("cc").args(options).arg(&program).arg(sources.join(source)));
-        let this = std::env::current_exe().expect("this program");
-        let built = this.parent().expect("a folder").join("libglebe_huge.so");
-        fs::copy(built, &library).expect("the library is beside this program");
+        let built = libraries::folder().join("libglebe_huge.so");
+        fs::copy(built, &library).expect("cargo made the library");
         Some(Self {
             _daemon: daemon,
             _reserve: reserve,

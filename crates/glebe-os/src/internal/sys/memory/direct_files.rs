@@ -8,8 +8,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
 pub use libc::{
-    AT_FDCWD, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MFD_HUGETLB, O_ACCMODE, O_CREAT, O_RDONLY,
-    O_TMPFILE, O_TRUNC, O_WRONLY,
+    AT_FDCWD, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MFD_CLOEXEC, MFD_HUGETLB, O_ACCMODE,
+    O_CREAT, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
 
 use super::direct::{answer, dup3, Answer};
