@@ -196,6 +196,9 @@ impl State {
 
     /// Ends the lease of a file that the process has neither open nor mapped.
     fn end_unused(&mut self, file: FileId) {
+        if !self.is_at_home() {
+            return;
+        }
         let is_used = |leased: &Leased| leased.maps > 0 || leased.is_sent;
         if self.files.leased.get(&file).is_none_or(is_used) || descriptors(file).next().is_some() {
             return;

@@ -85,6 +85,7 @@ impl State {
     }
 
     fn begin_child(&mut self) {
+        self.move_in();
         self.note_fork();
         let all: Vec<_> = self.private().collect();
         let failed = all.iter().filter(|(start, piece)| !copy(*start, piece)).count();

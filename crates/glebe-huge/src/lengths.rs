@@ -1,7 +1,7 @@
 //! What ftruncate(2) and fallocate(2) do to files of huge pages.
 #![allow(unsafe_code)] // Safety: the mapping is the function's own.
 
-use glebe_os::internal::sys::errno::{EFBIG, EINVAL};
+use glebe_os::internal::sys::errno::{EFBIG, EINVAL, ENOMEM, EPERM};
 use glebe_os::internal::sys::memory::direct::{
     self, Answer, MAP_NORESERVE, MAP_SHARED, PROT_READ, PROT_WRITE,
 };
@@ -33,14 +33,14 @@ pub(crate) fn ftruncate(fd: i32, len: i64) -> Answer {
         }
         Known::Leased { page, .. } if want % page != 0 => Err(EINVAL),
         Known::Leased { .. } if want == old => Ok(0),
-        Known::Leased { is_mapped: true, .. } => call(),
-        Known::Leased { page, .. } if want == 0 => match state.empty_file(file, page, 0) {
-            true => Ok(0),
-            false => call(),
-        },
+        // The kernel would give pages of the daemon's away.
+        Known::Leased { is_mapped: true, .. } => Err(EPERM),
+        Known::Leased { page, .. } if want == 0 => {
+            state.empty_file(file, page, 0).then_some(0).ok_or(ENOMEM)
+        }
         Known::Leased { .. } => match state.lease_file(file, fd, want) {
             Ok(_) => Ok(0),
-            Err(why) => refused(state, want, "file", &why, call),
+            Err(why) => refused(state, want, "file", &why, || Err(ENOMEM)),
         },
     }
 }
@@ -94,7 +94,7 @@ fn zero(fd: i32, part: std::ops::Range<usize>) -> Answer {
     }
 }
 
-/// Returns the length that a mapping of a file needs.
+/// Makes a file long enough for a mapping.
 pub(crate) fn grown(state: &mut State, fd: i32, end: usize) -> Result<(), String> {
     match state.known(fd) {
         Some((file, old, Known::Waiting { .. })) => {

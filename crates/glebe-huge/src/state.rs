@@ -64,6 +64,7 @@ pub(crate) struct State {
     pub(crate) counts: Counts,
     pub(crate) segments: BTreeMap<i32, Segment>,
     pub(crate) files: Files,
+    process: u32,
     errors: Option<KeptErrors>,
 }
 
@@ -141,12 +142,23 @@ impl State {
             counts: Counts::new(),
             segments: BTreeMap::new(),
             files: Files::default(),
+            process: std::process::id(),
             errors: KeptErrors::new(),
         };
         if !unknown.is_empty() {
             state.tell(&format!("{VARIABLE} has unknown words: {}", unknown.join(",")));
         }
         state
+    }
+
+    /// Returns false in a child of vfork(2), which has descriptors of its own, but the parent's
+    /// memory.
+    pub(crate) fn is_at_home(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    pub(crate) fn move_in(&mut self) {
+        self.process = std::process::id();
     }
 
     pub(crate) fn add(&mut self, start: usize, piece: Piece) {

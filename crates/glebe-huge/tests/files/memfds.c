@@ -108,6 +108,7 @@ static void lengths(void)
     char *base = mapped(fd, HUGE, MAP_SHARED, 0);
     base[3] = 3;
     fails(ftruncate(fd, 2 * HUGE), EPERM);
+    fails(ftruncate(fd, 0), EPERM);
     must(ftruncate(fd, HUGE) == 0 && munmap(base, HUGE) == 0);
     fails(ftruncate(fd, HUGE + 1), EINVAL);
     must(ftruncate(fd, 3 * HUGE) == 0 && length(fd) == 3 * HUGE);
@@ -219,6 +220,25 @@ static void children(void)
     must(munmap(base, HUGE) == 0 && close(fd) == 0);
 }
 
+/* A child of vfork closes its own descriptors, but has the parent's memory. */
+static void vforked(void)
+{
+    int fd = made(0), status;
+    must(ftruncate(fd, HUGE) == 0);
+    char *base = mapped(fd, HUGE, MAP_SHARED, 0);
+    base[0] = 1;
+    must(munmap(base, HUGE) == 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        close(fd);
+        closefrom(3);
+        _exit(0);
+    }
+    must(waitpid(child, &status, 0) == child && status == 0);
+    base = mapped(fd, HUGE, MAP_SHARED, 0);
+    must(base[0] == 1 && munmap(base, HUGE) == 0 && close(fd) == 0);
+}
+
 /* Another process, which is no child with copies, gets the memory by a socket. */
 static void sent(void)
 {
@@ -306,6 +326,7 @@ int main(int count, char **words)
         {"sent", sent},
         {"shared", shared},
         {"unsized_file", unsized_file},
+        {"vforked", vforked},
     };
     return count == 2 ? checked(words[1], all, sizeof all / sizeof *all) : 2;
 }

@@ -55,6 +55,11 @@ fn forked_children_share_files() {
 }
 
 #[test]
+fn a_child_of_vfork_closes_only_its_own() {
+    passes("vforked");
+}
+
+#[test]
 fn a_file_can_be_sent() {
     passes("sent");
 }

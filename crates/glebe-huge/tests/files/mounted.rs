@@ -64,7 +64,7 @@ fn the_pages_that_can_be_leased_are_shown_on_demand() {
         return;
     }
     let Some(running) = Running::new("mounted.c") else { return };
-    let words = [("0", "verbose"), ("3", "show-pages,quota=6291456"), ("24", "show-pages")];
+    let words = [("-1", "verbose"), ("3", "show-pages,quota=6291456"), ("24", "show-pages")];
     for (pages, words) in words {
         let mut command = mounted(&running, "65534", &["shown"]);
         running.told(command.env("PAGES", pages).env("GLEBE_HUGE", words));
