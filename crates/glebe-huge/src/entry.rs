@@ -11,6 +11,7 @@ use glebe_os::internal::sys::memory::direct::{
     MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_SHARED,
 };
 
+use crate::file_maps;
 use crate::fork;
 use crate::lease::Request;
 use crate::place::Spot;
@@ -20,7 +21,7 @@ use crate::unmap::replacing;
 /// Exit status when `required` memory cannot be had.
 const REFUSED: i32 = 125;
 /// Bits of mmap(2) that say whether the mapping is shared: `MAP_TYPE`.
-const TYPE: i32 = 0xf;
+pub(crate) const TYPE: i32 = 0xf;
 /// Flags that a lease can keep.
 const KNOWN: i32 = TYPE
     | MAP_ANONYMOUS
@@ -50,6 +51,10 @@ pub(crate) unsafe fn mmap(
             return leased(locked.get(), &request, call);
         }
     }
+    // SAFETY: the caller keeps the contract.
+    if let Some(answer) = unsafe { file_maps::mmap(addr, len, prot, flags, fd, offset) } {
+        return answer;
+    }
     match flags & MAP_FIXED {
         0 => call(),
         _ => replacing(addr, len, call),
@@ -57,7 +62,7 @@ pub(crate) unsafe fn mmap(
 }
 
 /// Returns the request, unless only the kernel can answer it.
-fn request(addr: usize, len: usize, prot: i32, flags: i32) -> Option<Request> {
+pub(crate) fn request(addr: usize, len: usize, prot: i32, flags: i32) -> Option<Request> {
     let page = match flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK {
         0 => default_page()?,
         shift => 1usize.checked_shl(shift as u32)?,
@@ -78,7 +83,7 @@ fn request(addr: usize, len: usize, prot: i32, flags: i32) -> Option<Request> {
 }
 
 /// Returns the size of huge pages if the program names none.
-fn default_page() -> Option<usize> {
+pub(crate) fn default_page() -> Option<usize> {
     static DEFAULT: OnceLock<Option<usize>> = OnceLock::new();
     *DEFAULT.get_or_init(|| page_in(&std::fs::read_to_string("/proc/meminfo").ok()?))
 }
@@ -88,7 +93,11 @@ fn page_in(meminfo: &str) -> Option<usize> {
     line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1 << 10)
 }
 
-fn leased(state: &mut State, request: &Request, call: impl FnOnce() -> Answer) -> Answer {
+pub(crate) fn leased(
+    state: &mut State,
+    request: &Request,
+    call: impl FnOnce() -> Answer,
+) -> Answer {
     let what = if request.is_shared { "shared" } else { "private" };
     match state.map(request) {
         Ok(base) => {
@@ -101,24 +110,34 @@ fn leased(state: &mut State, request: &Request, call: impl FnOnce() -> Answer) -
             Ok(base)
         }
         Err(why) => {
-            let answer = call();
+            let answer = refused(state, request.len, what, &why, call);
             if let Ok(base) = answer {
                 state.forget(base..base + request.len);
-            }
-            state.counts.refuse(request.len as u64, &why, answer.is_ok());
-            if answer.is_err() && state.settings.is_required {
-                state
-                    .tell(&format!("{} KiB of huge pages cannot be had: {why}", request.len >> 10));
-                direct::end(REFUSED);
-            }
-            if state.settings.is_verbose {
-                let kernel = if answer.is_ok() { "serves it" } else { "refuses too" };
-                let kib = request.len >> 10;
-                state.tell(&format!("refused {kib} KiB, {what}: {why}; the kernel {kernel}"));
             }
             answer
         }
     }
+}
+
+/// Has the kernel answer what the daemon refused.
+pub(crate) fn refused(
+    state: &mut State,
+    len: usize,
+    what: &str,
+    why: &str,
+    call: impl FnOnce() -> Answer,
+) -> Answer {
+    let (answer, kib) = (call(), len >> 10);
+    state.counts.refuse(len as u64, why, answer.is_ok());
+    if answer.is_err() && state.settings.is_required {
+        state.tell(&format!("{kib} KiB of huge pages cannot be had: {why}"));
+        direct::end(REFUSED);
+    }
+    if state.settings.is_verbose {
+        let kernel = if answer.is_ok() { "serves it" } else { "refuses too" };
+        state.tell(&format!("refused {kib} KiB, {what}: {why}; the kernel {kernel}"));
+    }
+    answer
 }
 
 fn leave_out(state: &mut State, base: usize, len: usize) {

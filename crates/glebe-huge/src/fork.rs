@@ -59,7 +59,7 @@ fn taken() -> Option<Forking> {
 fn parent() {
     let Some(Forking { mut locked, copied }) = taken() else { return };
     if let Some(state) = locked.begun() {
-        state.holdings.values_mut().for_each(|holding| holding.is_forked = true);
+        state.note_fork();
     }
     if let Some((mut reader, writer)) = copied {
         // The child's end closes when it has copied, or has ended.
@@ -85,7 +85,8 @@ impl State {
     }
 
     fn begin_child(&mut self) {
-        self.holdings.values_mut().for_each(|holding| holding.is_forked = true);
+        self.move_in();
+        self.note_fork();
         let all: Vec<_> = self.private().collect();
         let failed = all.iter().filter(|(start, piece)| !copy(*start, piece)).count();
         if failed > 0 {

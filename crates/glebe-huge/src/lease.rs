@@ -9,13 +9,14 @@ use glebe_lease::wire::{Flags, Name};
 use glebe_lease::{socket_path, Client, LeaseError, Wish};
 use glebe_os::units::Bytes;
 
+use crate::loan::Loan;
 use crate::own_files;
 use crate::pieces::Piece;
 use crate::place::{Place, Spot};
-use crate::state::{name, Holding, State};
+use crate::state::{name, Holding, Source, State};
 
 /// Programs may expect low descriptors to be free.
-const LEAST_FILE: i32 = 900;
+pub(crate) const LEAST_FILE: i32 = 900;
 /// Longest wait for the daemon's answer, and more for long leases.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -35,15 +36,7 @@ pub(crate) struct Request {
 impl State {
     /// Leases memory and maps it. Returns its address, or why it was refused.
     pub(crate) fn map(&mut self, request: &Request) -> Result<usize, String> {
-        if let Some(quota) = self.settings.quota {
-            if self.counts.leased + request.len as u64 > quota {
-                let (quota, leased) = (Bytes::new(quota), Bytes::new(self.counts.leased));
-                return Err(format!("the quota is {quota}, and {leased} are leased"));
-            }
-        }
-        if self.is_silent {
-            return Err("the daemon did not answer before".to_owned());
-        }
+        self.may_lease(request.len as u64)?;
         let mut mapped = self.try_to_map(request);
         if matches!(&mapped, Err(LeaseError::Connection(_) | LeaseError::Forked)) {
             // The daemon may have been started anew.
@@ -54,6 +47,20 @@ impl State {
             self.is_silent = matches!(error, LeaseError::Silent { .. });
             error.to_string()
         })
+    }
+
+    /// Returns why no more can be leased.
+    pub(crate) fn may_lease(&self, bytes: u64) -> Result<(), String> {
+        if let Some(quota) = self.settings.quota {
+            if self.counts.leased + bytes > quota {
+                let (quota, leased) = (Bytes::new(quota), Bytes::new(self.counts.leased));
+                return Err(format!("the quota is {quota}, and {leased} are leased"));
+            }
+        }
+        match self.is_silent {
+            true => Err("the daemon did not answer before".to_owned()),
+            false => Ok(()),
+        }
     }
 
     fn try_to_map(&mut self, request: &Request) -> Result<usize, LeaseError> {
@@ -72,16 +79,17 @@ impl State {
         self.forget(base..base + request.len);
         place.keep();
         self.last += 1;
-        let own_file = request.is_shared.then(|| client.as_fd().as_raw_fd());
-        own_file.iter().for_each(|fd| own_files::add(*fd));
-        let holding = Holding { lease, bytes, mapped: request.len, own_file, is_forked: false };
-        self.holdings.insert(self.last, holding);
+        self.counts.lease(bytes);
+        let source = match request.is_shared {
+            true => Source::Shared(Loan::new(lease, &client, bytes)),
+            false => Source::Private(lease, bytes),
+        };
+        self.holdings.insert(self.last, Holding { source, mapped: request.len });
         for (start, len) in pieces {
             let Request { prot, is_shared, .. } = *request;
             let piece = Piece { len, prot, holding: self.last, is_shared, is_inherited: true };
             self.add(start, piece);
         }
-        self.counts.lease(bytes);
         Ok(base)
     }
 
@@ -107,7 +115,7 @@ impl State {
     }
 }
 
-fn connect() -> Result<Client, LeaseError> {
+pub(crate) fn connect() -> Result<Client, LeaseError> {
     connect_above(LEAST_FILE, &socket_path(), &name(), LIMIT)
 }
 

@@ -19,20 +19,29 @@ mod pieces;
 // L2: memory
 mod place;
 
-// L3: the one state of the process
+// L3: the one state of the process, and what it consists of
+mod files;
+mod loan;
+mod segments;
 mod state;
 
 // L4: what the calls do
 mod advise;
 mod fork;
 mod lease;
+mod lengths;
 mod moves;
 mod offers;
 mod unmap;
 
 // L5: the names
 mod entry;
+mod file_maps;
+mod mounts;
 mod names;
+mod names_files;
+mod names_segments;
+mod shown;
 
 /// The library's own objects. The program's malloc may be waiting for this library.
 #[global_allocator]

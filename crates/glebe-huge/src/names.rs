@@ -10,9 +10,9 @@ use std::ptr;
 use glebe_os::internal::sys::errno::{self, EBADF};
 use glebe_os::internal::sys::memory::direct::{self, Answer};
 
-use crate::{advise, entry, moves, offers, own_files, unmap};
+use crate::{advise, entry, files, moves, offers, own_files, unmap};
 
-fn number(answer: Answer) -> c_int {
+pub(crate) fn number(answer: Answer) -> c_int {
     answer.map_or_else(refused, |value| value as c_int)
 }
 
@@ -21,7 +21,7 @@ fn refused(error: i32) -> c_int {
     -1
 }
 
-fn pointer(answer: Answer) -> *mut c_void {
+pub(crate) fn pointer(answer: Answer) -> *mut c_void {
     match answer {
         Ok(address) => ptr::with_exposed_provenance_mut(address),
         Err(error) => ptr::without_provenance_mut(refused(error) as usize),
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
         return refused(EBADF);
     }
     // SAFETY: the caller keeps the contract.
-    number(unsafe { direct::close(fd) })
+    files::closing(fd, || number(unsafe { direct::close(fd) }))
 }
 
 /// close_range(2), except own connections.
@@ -146,6 +146,11 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// See close_range(2).
 #[no_mangle]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    files::closing_many(|| unsafe { close_others(first, last, flags) })
+}
+
+unsafe fn close_others(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut first = first;
     while let Some(own) = own_files::lowest(first, last) {
         if own > first {
@@ -185,7 +190,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
         return refused(EBADF);
     }
     // SAFETY: the caller keeps the contract.
-    number(unsafe { direct::dup2(from, to) })
+    files::closing(to, || number(unsafe { direct::dup2(from, to) }))
 }
 
 /// dup3(2). Own connections cannot be replaced.
@@ -198,5 +203,5 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
         return refused(EBADF);
     }
     // SAFETY: the caller keeps the contract.
-    number(unsafe { direct::dup3(from, to, flags) })
+    files::closing(to, || number(unsafe { direct::dup3(from, to, flags) }))
 }

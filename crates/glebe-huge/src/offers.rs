@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use glebe_lease::internal::PartLease;
 use glebe_lease::LeaseError;
 use glebe_os::internal::sys::errno::{EDQUOT, EINVAL, EIO, EOPNOTSUPP};
 use glebe_os::internal::sys::memory::direct::Answer;
 
 use crate::lease::Request;
 use crate::place::{Place, Spot};
-use crate::state::{locked, State};
+use crate::state::{locked, Holding, State};
 
 pub(crate) fn offer(addr: usize, len: usize) -> Answer {
     let mut locked = locked();
@@ -19,7 +20,7 @@ pub(crate) fn offer(addr: usize, len: usize) -> Answer {
         return Err(EOPNOTSUPP);
     }
     for number in all {
-        state.holdings[&number].lease.offer().map_err(|error| match error {
+        state.lease_of(number)?.offer().map_err(|error| match error {
             LeaseError::Refused { errno: EDQUOT, .. } => EDQUOT,
             _ => EIO,
         })?;
@@ -32,7 +33,7 @@ pub(crate) fn keep(addr: usize, len: usize) -> Answer {
     let state = locked.get();
     let mut lost = 0;
     for number in state.whole(addr..addr.saturating_add(len))? {
-        if state.holdings[&number].lease.keep().is_err() {
+        if state.lease_of(number)?.keep().is_err() {
             state.replace(number)?;
             lost = 1;
         }
@@ -41,6 +42,10 @@ pub(crate) fn keep(addr: usize, len: usize) -> Answer {
 }
 
 impl State {
+    fn lease_of(&self, number: u64) -> Result<&PartLease, i32> {
+        self.holdings.get(&number).and_then(Holding::private).ok_or(EINVAL)
+    }
+
     /// Returns the holdings in the range.
     ///
     /// # Errors

@@ -77,6 +77,12 @@ impl Pieces {
         self.at.iter().map(|(start, piece)| (*start, *piece))
     }
 
+    /// Returns the ranges that a holding has.
+    pub(crate) fn of(&self, holding: u64) -> Vec<Range<usize>> {
+        let own = self.all().filter(|(_, piece)| piece.holding == holding);
+        own.map(|(start, piece)| start..start + piece.len).collect()
+    }
+
     /// Makes both ends of the range borders of pieces.
     fn split(&mut self, range: Range<usize>) {
         for border in [range.start, range.end] {

@@ -6,6 +6,7 @@
 //! node=N            lease memory of this NUMA node
 //! revocable         the program may offer private mappings to the daemon (`glebe_huge_offer`)
 //! leave-out         forked children do not get private mappings, instead of a copy
+//! show-pages        the kernel's files show the daemon's free pages
 //! verbose           a line for each mapping
 //! main=PID          this process always tells what it did
 //! ```
@@ -18,6 +19,7 @@ pub(crate) struct Settings {
     pub(crate) node: Option<u32>,
     pub(crate) may_offer: bool,
     pub(crate) leaves_out: bool,
+    pub(crate) shows_pages: bool,
     pub(crate) is_verbose: bool,
     pub(crate) main: Option<u32>,
 }
@@ -42,6 +44,7 @@ impl Settings {
                 "required" => self.is_required = true,
                 "revocable" => self.may_offer = true,
                 "leave-out" => self.leaves_out = true,
+                "show-pages" => self.shows_pages = true,
                 "verbose" => self.is_verbose = true,
                 _ => return None,
             },
@@ -60,14 +63,16 @@ mod tests {
 
     #[test]
     fn words_are_read_and_unknown_ones_told() {
-        let (settings, unknown) =
-            Settings::parse("required,revocable,quota=4096,node=1,leave-out,verbose,main=7,,");
+        let (settings, unknown) = Settings::parse(
+            "required,revocable,quota=4096,node=1,leave-out,show-pages,verbose,main=7,,",
+        );
         let expected = Settings {
             is_required: true,
             quota: Some(4096),
             node: Some(1),
             may_offer: true,
             leaves_out: true,
+            shows_pages: true,
             is_verbose: true,
             main: Some(7),
         };

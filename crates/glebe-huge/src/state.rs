@@ -17,20 +17,39 @@ use glebe_os::internal::sys::processes::environment;
 use glebe_os::internal::sys::processes::signals::Blocked;
 
 use crate::counts::Counts;
+use crate::files::{FileId, Files};
+use crate::loan::Loan;
 use crate::own_files;
 use crate::pieces::{Piece, Pieces};
+use crate::segments::Segment;
 use crate::settings::{Settings, VARIABLE};
 
-/// A lease, while some of it is mapped.
+/// Memory that is mapped, while some of it is.
 pub(crate) struct Holding {
-    pub(crate) lease: PartLease,
-    pub(crate) bytes: u64,
+    pub(crate) source: Source,
     /// Bytes that are mapped.
     pub(crate) mapped: usize,
-    /// The connection of a shared mapping's lease.
-    pub(crate) own_file: Option<i32>,
-    /// Forked children have copies of the connection, so the lease lasts until all have ended.
-    pub(crate) is_forked: bool,
+}
+
+impl Holding {
+    /// Returns the lease of a private mapping.
+    pub(crate) fn private(&self) -> Option<&PartLease> {
+        match &self.source {
+            Source::Private(lease, _) => Some(lease),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) enum Source {
+    /// A lease of its own.
+    Private(PartLease, u64),
+    /// A loan of its own, which forked children have too.
+    Shared(Loan),
+    /// A part of a file.
+    File(FileId),
+    /// An attached segment, whose token is attached at the address.
+    Segment { base: usize, token: usize },
 }
 
 pub(crate) struct State {
@@ -43,6 +62,9 @@ pub(crate) struct State {
     /// The daemon did not answer once, so nobody waits for it again.
     pub(crate) is_silent: bool,
     pub(crate) counts: Counts,
+    pub(crate) segments: BTreeMap<i32, Segment>,
+    pub(crate) files: Files,
+    process: u32,
     errors: Option<KeptErrors>,
 }
 
@@ -51,8 +73,25 @@ static STATE: StaticMutex<Option<State>> = StaticMutex::new(None);
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
+/// The thread that has the lock, else 0.
+static OWNER: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns true if this thread has the lock: the call is the library's own.
+pub(crate) fn is_own() -> bool {
+    OWNER.load(Relaxed) == errno::thread()
+}
+
+struct Owned;
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        OWNER.store(0, Relaxed);
+    }
+}
+
 /// The locked state. Fields drop in this order.
 pub(crate) struct Locked {
+    _owner: Owned,
     state: StaticMutexGuard<'static, Option<State>>,
     _signals: Blocked,
     _errno: Kept,
@@ -73,12 +112,14 @@ pub(crate) fn locked() -> Locked {
     let errno = errno::keep();
     let signals = Blocked::new();
     let state = STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Locked { state, _signals: signals, _errno: errno }
+    OWNER.store(errno::thread(), Relaxed);
+    Locked { _owner: Owned, state, _signals: signals, _errno: errno }
 }
 
-/// Returns false if no piece was ever in the range.
+/// Returns false if no piece was ever in the range. The library's own memory has none.
 pub(crate) fn may_have(addr: usize, len: usize) -> bool {
-    addr < HIGHEST.load(Relaxed) && addr.saturating_add(len) > LOWEST.load(Relaxed)
+    let may = addr < HIGHEST.load(Relaxed) && addr.saturating_add(len) > LOWEST.load(Relaxed);
+    may && !is_own()
 }
 
 impl State {
@@ -99,12 +140,25 @@ impl State {
             client: None,
             is_silent: false,
             counts: Counts::new(),
+            segments: BTreeMap::new(),
+            files: Files::default(),
+            process: std::process::id(),
             errors: KeptErrors::new(),
         };
         if !unknown.is_empty() {
             state.tell(&format!("{VARIABLE} has unknown words: {}", unknown.join(",")));
         }
         state
+    }
+
+    /// Returns false in a child of vfork(2), which has descriptors of its own, but the parent's
+    /// memory.
+    pub(crate) fn is_at_home(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    pub(crate) fn move_in(&mut self) {
+        self.process = std::process::id();
     }
 
     pub(crate) fn add(&mut self, start: usize, piece: Piece) {
@@ -130,14 +184,14 @@ impl State {
 
     fn end(&mut self, number: u64) {
         let Some(holding) = self.holdings.remove(&number) else { return };
-        let Holding { lease, bytes, own_file, is_forked, .. } = holding;
-        self.counts.give_back(bytes);
-        own_file.iter().for_each(|fd| own_files::remove(*fd));
-        match own_file {
-            Some(_) if is_forked => lease.leave(),
-            // A request by another connection could overtake this one.
-            Some(_) => lease.give_back(),
-            None => drop(lease),
+        match holding.source {
+            Source::Private(lease, bytes) => {
+                self.counts.give_back(bytes);
+                drop(lease);
+            }
+            Source::Shared(loan) => self.leave(loan),
+            Source::File(file) => self.unmapped_file(file),
+            Source::Segment { token, .. } => self.detached(token),
         }
     }
 

@@ -45,6 +45,7 @@ pub fn socket_path() -> PathBuf {
 pub struct Client {
     connection: Arc<Connection>,
     brick: Bytes,
+    free: Bytes,
     patience: Duration,
 }
 
@@ -91,8 +92,9 @@ impl Client {
         let connection = Arc::new(Connection::new(path, limit, packets));
         let hello = Request::Hello { name: Name::new(name) };
         match connection.hello(hello)?.body {
-            Answer::Welcome { brick, .. } => {
-                Ok(Self { connection, brick: Bytes::new(brick), patience: PATIENCE })
+            Answer::Welcome { brick, free, .. } => {
+                let [brick, free] = [brick, free].map(Bytes::new);
+                Ok(Self { connection, brick, free, patience: PATIENCE })
             }
             _ => Err(Malformed::Answer.into()),
         }
@@ -248,6 +250,11 @@ impl Client {
 
     pub(crate) fn end_cache(&self, cache: u64) -> Result<(), LeaseError> {
         self.connection.call(cache, Request::Release).map(drop)
+    }
+
+    /// Returns the bytes that were free when this client connected.
+    pub(crate) fn free(&self) -> Bytes {
+        self.free
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {

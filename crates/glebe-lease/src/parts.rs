@@ -112,3 +112,9 @@ pub fn connect_above(
 ) -> Result<Client, LeaseError> {
     Client::connect_with(path, name, Some(limit), least)
 }
+
+/// Returns the bytes that the daemon had free when the client connected.
+#[must_use]
+pub fn free_at_connect(client: &Client) -> Bytes {
+    client.free()
+}

@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 pub use libc::{
-    EACCES, EAGAIN, EBADF, EDEADLK, EDQUOT, EEXIST, EFAULT, EINVAL, EIO, EMFILE, ENODEV, ENOMEM,
-    EOPNOTSUPP, EOVERFLOW, EPERM, ETIMEDOUT,
+    EACCES, EAGAIN, EBADF, EDEADLK, EDQUOT, EEXIST, EFAULT, EFBIG, EIDRM, EINVAL, EIO, EMFILE,
+    ENODEV, ENOENT, ENOMEM, ENOSYS, EOPNOTSUPP, EOVERFLOW, EPERM, ETIMEDOUT,
 };
 
 #[inline]
@@ -18,6 +18,14 @@ pub fn get() -> i32 {
 pub fn set(number: i32) {
     // SAFETY: the address is of this thread's word.
     unsafe { *libc::__errno_location() = number };
+}
+
+/// Returns a number that no other thread of the process has meanwhile.
+#[inline]
+#[must_use]
+pub fn thread() -> usize {
+    // SAFETY: the call takes no pointer.
+    unsafe { libc::__errno_location() }.addr()
 }
 
 /// A saved `errno`, restored on drop.

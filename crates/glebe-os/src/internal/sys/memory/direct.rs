@@ -15,7 +15,7 @@ pub use libc::{
 /// What a call returned, or its error number.
 pub type Answer = Result<usize, i32>;
 
-fn answer(returned: libc::c_long) -> Answer {
+pub(super) fn answer(returned: libc::c_long) -> Answer {
     match returned {
         -1 => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)),
         value => Ok(value as usize),

@@ -4,6 +4,8 @@ pub mod brick;
 pub mod child_zeros;
 pub mod commit;
 pub mod direct;
+pub mod direct_files;
+pub mod direct_segments;
 pub mod dma_heap;
 pub mod io_uring;
 pub mod madvise;

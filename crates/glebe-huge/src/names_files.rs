@@ -1,0 +1,283 @@
+//! The C library's names for files of huge pages.
+//!
+//! The optional last argument of open(2) is read only where open(2) reads it.
+//!
+//! # Safety
+//! Exported for C: see the manual page of each.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use std::os::fd::IntoRawFd;
+
+use glebe_os::internal::sys::errno::{self, ENOSYS};
+use glebe_os::internal::sys::memory::direct_files::{
+    self, AT_FDCWD, MFD_HUGETLB, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY,
+};
+use glebe_os::internal::sys::processes::symbols::behind;
+
+use crate::names::number;
+use crate::{files, lengths, mounts, shown};
+
+/// memfd_create(2).
+///
+/// # Safety
+/// See memfd_create(2).
+#[no_mangle]
+pub unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    let fd = number(unsafe { direct_files::memfd_create(name.expose_provenance(), flags) });
+    if fd >= 0 && flags & MFD_HUGETLB != 0 {
+        files::opened(fd);
+    }
+    fd
+}
+
+/// Returns a file that stands for another one.
+///
+/// # Safety
+/// The path ends with a zero byte.
+unsafe fn shown(path: *const c_char) -> Option<c_int> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: the caller keeps the contract.
+    let path = unsafe { CStr::from_ptr(path) };
+    shown::pages(path.to_bytes()).map(IntoRawFd::into_raw_fd)
+}
+
+unsafe fn opened(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    if let Some(fd) = unsafe { shown(path) } {
+        return fd;
+    }
+    // SAFETY: the caller keeps the contract.
+    let fd = number(unsafe { direct_files::openat(at, path.expose_provenance(), flags, mode) });
+    if fd >= 0 {
+        mounts::opened(fd, flags);
+    }
+    fd
+}
+
+macro_rules! opens {
+    ($($manual:literal $name:ident($($at:ident)?) $mode:ident;)*) => {$(
+        #[doc = $manual]
+        ///
+        /// # Safety
+        #[doc = concat!("See ", $manual)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            $($at: c_int,)?
+            path: *const c_char,
+            flags: c_int,
+            $mode: c_uint,
+        ) -> c_int {
+            #[allow(unused_variables)]
+            let at = AT_FDCWD;
+            $(let at = $at;)?
+            // SAFETY: the caller keeps the contract.
+            unsafe { opened(at, path, flags, $mode) }
+        }
+    )*};
+}
+
+opens! {
+    "open(2)." open() mode;
+    "open(2)." open64() mode;
+    "openat(2)." openat(at) mode;
+    "openat(2)." openat64(at) mode;
+}
+
+/// creat(2).
+///
+/// # Safety
+/// See creat(2).
+#[no_mangle]
+pub unsafe extern "C" fn creat(path: *const c_char, mode: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { opened(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode) }
+}
+
+/// creat(2).
+///
+/// # Safety
+/// See creat(2).
+#[no_mangle]
+pub unsafe extern "C" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { creat(path, mode) }
+}
+
+/// Has the C library make a file with a new name.
+unsafe fn made(function: &CStr, template: *mut c_char, flags: c_int) -> c_int {
+    let found = behind(function, &[]);
+    if found.is_null() {
+        errno::set(ENOSYS);
+        return -1;
+    }
+    // SAFETY: the C library's functions have these types.
+    let fd = unsafe {
+        match function == c"mkstemp" {
+            true => {
+                let call: unsafe extern "C" fn(*mut c_char) -> c_int = std::mem::transmute(found);
+                call(template)
+            }
+            false => {
+                let call: unsafe extern "C" fn(*mut c_char, c_int) -> c_int =
+                    std::mem::transmute(found);
+                call(template, flags)
+            }
+        }
+    };
+    if fd >= 0 {
+        mounts::opened(fd, O_RDWR);
+    }
+    fd
+}
+
+/// mkstemp(3).
+///
+/// # Safety
+/// See mkstemp(3).
+#[no_mangle]
+pub unsafe extern "C" fn mkstemp(template: *mut c_char) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { made(c"mkstemp", template, 0) }
+}
+
+/// mkstemp(3).
+///
+/// # Safety
+/// See mkstemp(3).
+#[no_mangle]
+pub unsafe extern "C" fn mkstemp64(template: *mut c_char) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { made(c"mkstemp", template, 0) }
+}
+
+/// mkostemp(3).
+///
+/// # Safety
+/// See mkostemp(3).
+#[no_mangle]
+pub unsafe extern "C" fn mkostemp(template: *mut c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { made(c"mkostemp", template, flags) }
+}
+
+/// mkostemp(3).
+///
+/// # Safety
+/// See mkostemp(3).
+#[no_mangle]
+pub unsafe extern "C" fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { made(c"mkostemp", template, flags) }
+}
+
+unsafe fn stream(function: &CStr, path: *const c_char, mode: *const c_char) -> *mut c_void {
+    // SAFETY: the caller keeps the contract, and the C library's functions have these types.
+    unsafe {
+        if let Some(fd) = shown(path) {
+            let found = behind(c"fdopen", &[]);
+            if !found.is_null() {
+                let call: unsafe extern "C" fn(c_int, *const c_char) -> *mut c_void =
+                    std::mem::transmute(found);
+                return call(fd, mode);
+            }
+        }
+        let found = behind(function, &[]);
+        if found.is_null() {
+            errno::set(ENOSYS);
+            return std::ptr::null_mut();
+        }
+        let call: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void =
+            std::mem::transmute(found);
+        call(path, mode)
+    }
+}
+
+/// fopen(3).
+///
+/// # Safety
+/// See fopen(3).
+#[no_mangle]
+pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void {
+    // SAFETY: the caller keeps the contract.
+    unsafe { stream(c"fopen", path, mode) }
+}
+
+/// fopen(3).
+///
+/// # Safety
+/// See fopen(3).
+#[no_mangle]
+pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut c_void {
+    // SAFETY: the caller keeps the contract.
+    unsafe { stream(c"fopen64", path, mode) }
+}
+
+/// ftruncate(2).
+#[no_mangle]
+pub extern "C" fn ftruncate(fd: c_int, len: i64) -> c_int {
+    number(lengths::ftruncate(fd, len))
+}
+
+/// ftruncate(2).
+#[no_mangle]
+pub extern "C" fn ftruncate64(fd: c_int, len: i64) -> c_int {
+    number(lengths::ftruncate(fd, len))
+}
+
+/// fallocate(2).
+#[no_mangle]
+pub extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int {
+    number(lengths::fallocate(fd, mode, offset, len))
+}
+
+/// fallocate(2).
+#[no_mangle]
+pub extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int {
+    number(lengths::fallocate(fd, mode, offset, len))
+}
+
+/// posix_fallocate(3). Returns the error number.
+#[no_mangle]
+pub extern "C" fn posix_fallocate(fd: c_int, offset: i64, len: i64) -> c_int {
+    let answer = if files::is_any() { lengths::filled(fd, 0, offset, len) } else { None };
+    match answer {
+        Some(answer) => answer.err().unwrap_or(0),
+        None => {
+            let found = behind(c"posix_fallocate", &[]);
+            if found.is_null() {
+                return ENOSYS;
+            }
+            // SAFETY: the C library's function has this type.
+            unsafe {
+                let call: extern "C" fn(c_int, i64, i64) -> c_int = std::mem::transmute(found);
+                call(fd, offset, len)
+            }
+        }
+    }
+}
+
+/// posix_fallocate(3). Returns the error number.
+#[no_mangle]
+pub extern "C" fn posix_fallocate64(fd: c_int, offset: i64, len: i64) -> c_int {
+    posix_fallocate(fd, offset, len)
+}
+
+/// sendmsg(2).
+///
+/// # Safety
+/// See sendmsg(2).
+#[no_mangle]
+pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const c_void, flags: c_int) -> isize {
+    let message = message.expose_provenance();
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        if files::is_any_leased() {
+            direct_files::each_sent(message, files::sent);
+        }
+        number(direct_files::sendmsg(socket, message, flags)) as isize
+    }
+}
