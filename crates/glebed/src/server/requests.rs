@@ -67,8 +67,7 @@ impl Server {
                 self.turn(key, call, lease, matches!(body, Request::Offer))
             }
             Request::List => {
-                let mut rows: Vec<Row> = self.leases.rows(uid, lease, ROWS_MAX);
-                rows.extend(self.caches.rows(uid, lease, ROWS_MAX - rows.len()));
+                let rows = self.rows(uid, lease);
                 self.answer(key, call, 0, Answer::Listed(rows))
             }
             Request::Cache { bytes, name } => {
@@ -84,6 +83,13 @@ impl Server {
                 self.answer(key, call, 0, Answer::Stats(text))
             }
         }
+    }
+
+    /// Returns rows of leases, then of caches, from a number on.
+    fn rows(&self, uid: u32, from: u64) -> Vec<Row> {
+        let mut rows = self.leases.rows(uid, from, ROWS_MAX);
+        rows.extend(self.caches.rows(uid, from, ROWS_MAX - rows.len()));
+        rows
     }
 
     /// Makes a lease a revocable one, or keeps it from now on.
