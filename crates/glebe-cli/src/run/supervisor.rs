@@ -95,6 +95,7 @@ pub fn supervise(mut command: Command, wishes: &Wishes) -> Result<u8, NotRun> {
     let numbers: Vec<i32> = all_signals().map(Signal::as_raw).collect();
     children::adopt_orphans().map_err(failed)?;
     let signals = SignalFd::new(&numbers).map_err(failed)?;
+    signals.unblock_in(&mut command);
     let (child, listener) = seccomp::spawn(&mut command).map_err(|error| match error {
         NotSpawned::Exec(error) => not_executed(&program, &error),
         NotSpawned::Filter(error) => not_held(&error),

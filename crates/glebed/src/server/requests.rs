@@ -66,10 +66,7 @@ impl Server {
             Request::Offer | Request::Keep => {
                 self.turn(key, call, lease, matches!(body, Request::Offer))
             }
-            Request::List => {
-                let rows = self.rows(uid, lease);
-                self.answer(key, call, 0, Answer::Listed(rows))
-            }
+            Request::List => self.answer(key, call, 0, Answer::Listed(self.rows(uid, lease))),
             Request::Cache { bytes, name } => {
                 let opened = self.cache(key, call, (bytes, name));
                 opened.map_or_else(|refusal| self.refuse(key, call, refusal), Ok)

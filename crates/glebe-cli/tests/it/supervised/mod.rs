@@ -154,6 +154,14 @@ impl Lender {
         command
     }
 
+    fn release(&self) {
+        if self.record().exists() {
+            let mut release = self.glebe();
+            release.args(["contig", "release", "--record"]).arg(self.record());
+            let _ = release.output();
+        }
+    }
+
     /// Asserts that the daemon has all its pages again.
     fn has_all_back(&self) {
         let said = |args: &[&str]| text(&self.glebe().args(args).output().expect("glebe starts"));
@@ -172,17 +180,16 @@ impl Lender {
 impl Drop for Lender {
     fn drop(&mut self) {
         self.server = None;
-        if self.record().exists() {
-            let mut release = self.glebe();
-            release.args(["contig", "release", "--record"]).arg(self.record());
-            let _ = release.output();
+        if std::thread::panicking() {
+            self.release();
+            return;
         }
-        if !std::thread::panicking() {
-            let before = (self.before.persistent(), self.before.available());
-            wait_until("the pool is as before", Duration::from_secs(20), || {
-                (pool().persistent(), pool().available()) == before
-            });
-        }
+        let before = (self.before.persistent(), self.before.available());
+        wait_until("the pool is as before", Duration::from_secs(20), || {
+            // Releases nothing that the kernel has not freed yet.
+            self.release();
+            (pool().persistent(), pool().available()) == before
+        });
     }
 }
 

@@ -26,14 +26,14 @@ fn shell(lender: &Lender, script: &str) -> Command {
     command
 }
 
-/// Returns a supervised shell without a daemon, or prints why not.
-fn without_daemon(script: &str) -> Option<Command> {
+/// Returns a supervised program without a daemon, or prints why not.
+fn without_daemon(words: &[&str]) -> Option<Command> {
     if let Some(lack) = seccomp::lack() {
         println!("skipped: {lack}");
         return None;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
-    command.arg("run").args(flags("")).args(["--", "sh", "-c", script]).stdin(Stdio::null());
+    command.arg("run").args(flags("")).arg("--").args(words).stdin(Stdio::null());
     command.env("GLEBE_LEASES", "/nonexistent/leases");
     Some(command)
 }
@@ -41,7 +41,7 @@ fn without_daemon(script: &str) -> Option<Command> {
 #[test]
 fn the_exit_status_is_the_program_s() {
     for (script, wanted) in [("exit 0", 0), ("exit 42", 42), ("kill -9 $$", 137)] {
-        let Some(mut command) = without_daemon(script) else { return };
+        let Some(mut command) = without_daemon(&["sh", "-c", script]) else { return };
         let wrong = "glebe: no call asked for huge pages\n".to_owned();
         assert_eq!(ran(&mut command), (String::new(), wrong, Some(wanted)), "{script}");
     }
@@ -63,7 +63,7 @@ fn the_exit_status_is_the_program_s() {
 fn signals_reach_the_program() {
     let traps = "for s in HUP INT QUIT TERM USR1 USR2; do trap \"echo $s\" $s; done";
     let script = format!("{traps}; trap 'exit 5' ALRM; echo $$; while :; do sleep 0.01; done");
-    let Some(mut command) = without_daemon(&script) else { return };
+    let Some(mut command) = without_daemon(&["sh", "-c", &script]) else { return };
     let (mut child, mut lines) = started(&mut command);
     let mut line = || lines.next().unwrap().unwrap();
     assert_ne!(line(), child.id().to_string());
@@ -88,7 +88,7 @@ fn a_terminal_s_signal_reaches_the_program_once() {
         return;
     }
     let script = "trap 'echo got' INT; trap 'exit 3' USR1; echo up; while :; do sleep 0.01; done";
-    let Some(command) = without_daemon(script) else { return };
+    let Some(command) = without_daemon(&["sh", "-c", script]) else { return };
     let mut python = Command::new("python3");
     let terminal = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/supervised/terminal.py");
     python.arg(terminal).arg(command.get_program()).args(command.get_args());
@@ -99,7 +99,8 @@ fn a_terminal_s_signal_reaches_the_program_once() {
 
 #[test]
 fn a_program_inherits_which_signals_are_ignored_and_none_is_blocked() {
-    let Some(command) = without_daemon("cat /proc/self/status") else { return };
+    // Shells unblock signals, so the program is no shell.
+    let Some(command) = without_daemon(&["cat", "/proc/self/status"]) else { return };
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' HUP PIPE; exec \"$0\" \"$@\""]);
     let (said, wrong, status) = ran(shell.arg(command.get_program()).args(command.get_args()));
@@ -116,7 +117,7 @@ fn a_program_inherits_which_signals_are_ignored_and_none_is_blocked() {
 fn a_supervised_program_cannot_be_supervised_again() {
     let program = env!("CARGO_BIN_EXE_glebe");
     let script = format!("{program} run {} -- true", flags("").join(" "));
-    let Some(mut command) = without_daemon(&script) else { return };
+    let Some(mut command) = without_daemon(&["sh", "-c", &script]) else { return };
     let (_, wrong, status) = ran(&mut command);
     assert_eq!(status, Some(125), "{wrong}");
     assert!(wrong.contains("another glebe holds its calls already"), "{wrong}");
