@@ -2,8 +2,8 @@
 //!
 //! The kernel's file *waits* without memory until the program sets its length, fills it or maps it.
 //! Then a lease's file takes its place at each of the process's descriptors. The lease lasts while
-//! the process has a descriptor or a mapping of it, and for the process's life once a descriptor was
-//! sent over a socket.
+//! the process has a descriptor or a mapping of it, and for the process's life once a descriptor
+//! was sent over a socket.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,7 +129,7 @@ impl State {
         Some((file, len as usize, known?))
     }
 
-    /// Puts a lease of a length in the place of a file that nobody has mapped, with the old contents.
+    /// Puts a lease of a length in the place of a file that nobody has mapped, with its contents.
     /// Returns the lease's file, or why it was refused.
     pub(crate) fn lease_file(
         &mut self,

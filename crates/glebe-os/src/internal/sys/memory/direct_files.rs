@@ -85,7 +85,7 @@ pub fn huge_page_of(fd: RawFd) -> Option<usize> {
             _ => return None,
         }
     };
-    (told.f_type == libc::HUGETLBFS_MAGIC).then(|| told.f_bsize as usize)
+    (told.f_type == libc::HUGETLBFS_MAGIC).then_some(told.f_bsize as usize)
 }
 
 /// Returns a copy of a descriptor, with a number of at least `least` if there is one.
