@@ -221,22 +221,30 @@ static void children(void)
 }
 
 /* A child of vfork closes its own descriptors, but has the parent's memory. */
+static void closed_by_vforked(int fd)
+{
+    pid_t child = vfork();
+    if (child == 0) {
+        close(fd);
+        closefrom(3);
+        _exit(0);
+    }
+    int status;
+    must(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static void vforked(void)
 {
     /* Lost leases would leave nothing for the later ones. */
     for (int nth = 0; nth < 30; nth++) {
-        int fd = made(0), status;
+        int fd = made(0);
         must(ftruncate(fd, 4 * HUGE) == 0);
         char *base = mapped(fd, 4 * HUGE, MAP_SHARED, 0);
         base[0] = 1;
         must(munmap(base, 4 * HUGE) == 0);
-        pid_t child = vfork();
-        if (child == 0) {
-            close(fd);
-            closefrom(3);
-            _exit(0);
-        }
-        must(waitpid(child, &status, 0) == child && status == 0);
+        closed_by_vforked(fd);
+        if (nth < 3)
+            usleep(300000); /* Time for the daemon to take the memory, which it must not. */
         base = mapped(fd, 4 * HUGE, MAP_SHARED, 0);
         must(base[0] == 1 && munmap(base, 4 * HUGE) == 0 && close(fd) == 0);
     }
