@@ -39,12 +39,15 @@ pub struct HugeArgs {
     /// Leave private huge pages out of forked children, which otherwise get a copy
     #[arg(long, requires = "contig")]
     no_fork_copy: bool,
+    /// Show the daemon's free pages as the kernel's, to a program that counts them first (DPDK)
+    #[arg(long, requires = "contig")]
+    show_pages: bool,
     /// Serve the system calls of the program's tree from outside, instead of preloading a library
     ///
     /// A supervisor then frees leased pages into the kernel's pool before each call for huge pages,
     /// also for bare system calls. Static programs are always served so. Other programs of the
     /// machine can take the pages before the call does.
-    #[arg(long, requires = "contig", conflicts_with_all = ["revocable", "no_fork_copy"])]
+    #[arg(long, requires = "contig", conflicts_with_all = ["revocable", "no_fork_copy", "show_pages"])]
     supervise: bool,
     /// Print a line for each mapping
     #[arg(long, requires = "contig")]
@@ -60,6 +63,7 @@ impl HugeArgs {
         let is_set = [
             (self.required, "required".to_owned()),
             (self.revocable, "revocable".to_owned()),
+            (self.show_pages, "show-pages".to_owned()),
             (self.no_fork_copy, "leave-out".to_owned()),
             (self.verbose, "verbose".to_owned()),
         ];

@@ -22,15 +22,17 @@ fn flags<'a>(words: &[&'a str]) -> Vec<&'a OsStr> {
 fn a_dry_run_prints_what_would_be_set_and_starts_nothing() {
     let Some(place) = place() else { return };
     let dry = ["--contig", "--dry-run", "--socket", "/none", "--quota", "2G", "--node", "1"];
-    let more = ["--revocable", "--no-fork-copy", "--verbose", "--", "sh", "-c", "exit 7"];
+    let more =
+        ["--revocable", "--show-pages", "--no-fork-copy", "--verbose", "--", "sh", "-c", "exit 7"];
     let output = place.command(&flags(&[&dry[..], &more].concat())).output().unwrap();
     let (out, err) = said(&output);
     assert!(output.status.success(), "{output:?}");
     assert!(err.starts_with("glebe: no daemon answers at /none"), "{err}");
     assert!(err.ends_with("; the kernel gets the program's requests\n"), "{err}");
     let lines: Vec<&str> = out.lines().collect();
-    let huge = lines[0]
-        .strip_prefix("GLEBE_HUGE=revocable,leave-out,verbose,quota=2147483648,node=1,main=");
+    let huge = lines[0].strip_prefix(
+        "GLEBE_HUGE=revocable,show-pages,leave-out,verbose,quota=2147483648,node=1,main=",
+    );
     assert!(huge.is_some_and(|pid| pid.parse::<u32>().is_ok()), "{out}");
     assert_eq!(lines[1], "GLEBE_LEASES=/none");
     let preload = format!("LD_PRELOAD={}", place.path("bin").join(HUGE).display());
