@@ -21,7 +21,7 @@ TUNSETIFF = 0x400454CA
 IFF_TUN_WITHOUT_HEADER = 0x1001
 PR_SET_PDEATHSIG = 1
 SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-SHORTEST_SLICE = 100_000
+SHORTEST_SLICE = 100_000  # nanoseconds
 # Large packets make the relay cheap. An IPv4 packet has at most 65,535 bytes.
 MTU = 60_000
 ADDRESS = "10.77.0."
@@ -57,9 +57,9 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def elsewhere():
-    """Gives this process short time slices: elsewhere, a network and a master have processors of their
-    own, and do not wait for clients."""
+def short_slices():
+    """Gives this process the shortest time slices. The relay and the master would run on machines of
+    their own, so they must not wait for clients here."""
     die_with_parent()
     attributes = struct.pack("IIQiIQQQII", 56, 0, 0, 0, 0, SHORTEST_SLICE, 0, 0, 0, 0)
     ctypes.CDLL(None).syscall(SCHED_SETATTR[platform.machine()], 0, attributes, 0)
@@ -129,7 +129,7 @@ class Network:
         pids = [str(host.process.pid) for host in self.hosts]
         words = [sys.executable, __file__, str(rate), str(delay), *pids]
         self.relay = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                      preexec_fn=elsewhere)
+                                      preexec_fn=short_slices)
         if self.relay.stdout.readline() != b"up\n":
             raise OSError("no TUN device")
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from net import die_with_parent, elsewhere
+from net import die_with_parent, short_slices
 
 HERE = Path(__file__).parent
 MASTER = Path(sys.executable).with_name("mooncake_master")
@@ -88,7 +88,7 @@ class Stack:
         self.master = hosts[0].start(
             MASTER, "--rpc_port", self.rpc, "--metrics_port", self.metrics,
             "--default_kv_lease_ttl", round(lease_ttl * 1000), "--client_ttl", CLIENT_TTL,
-            before=elsewhere, stdout=self.log, stderr=self.log,
+            before=short_slices, stdout=self.log, stderr=self.log,
         )
         self.lease_ttl = lease_ttl
         self.lending, self.talkers, self.recallers = [], [], []

@@ -35,7 +35,8 @@ const RATIOS: [(&str, &str, &str); 2] =
 const NOTES: [&str; 5] = [
     "Three network namespaces. A relay in user space limits each link to 4 Gbit/s, delays each \
      packet by 0.1 ms, and shares the processors with the rest; `link_*` say what is left. The \
-     relay and the masters have short time slices, since they would run on machines of their own. \
+     relay, the masters and the client that recalls have short time slices (Linux 6.12), since \
+     they would run on machines of their own. \
      Packets have up to 60,000 bytes. Each host has a daemon that lends one segment of 256 MiB. \
      The masters let a reader use an address for 2 s, and forget a silent host after 5 s.",
     "`shared memory`: the same number of segments in ordinary shared memory, all pages touched, \

@@ -63,10 +63,13 @@ enum Command {
     /// given twice, the last one counts: the command reads GLEBE_MALLOC first, then each --option,
     /// then --signal, then --stats. Then this process becomes the program, so exit status, signals
     /// and process number are the program's own. Programs that the program starts inherit the
-    /// variables.
+    /// variables. With --supervise, and with --contig for a static program, it stays as the
+    /// program's parent instead: it serves calls for huge pages by seccomp(2), passes signals on,
+    /// and ends with the program's exit status when the last process of the tree has ended.
     ///
-    /// The command refuses a program that would run without the library: a static one, one for
-    /// another C library (musl) or another processor, and one that gains privileges (setuid,
+    /// The command refuses a program that would run without the library: a static one with
+    /// --malloc, one for another C library (musl) or another processor, and one that gains
+    /// privileges (setuid,
     /// setgid, file capabilities), because the loader then ignores LD_PRELOAD. For a script it
     /// checks the interpreter. It warns about a program that it may execute but not read. It starts
     /// other files (binfmt_misc) without a check. A program with an allocator of its own keeps

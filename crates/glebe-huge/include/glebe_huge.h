@@ -22,7 +22,11 @@ __attribute__((weak)) int glebe_huge_offer(void *address, size_t length);
 
 /* Keeps the mappings of a range from now on. Returns 0 if all contents are there. Returns 1 if the
  * daemon has taken some: the mappings that it took are zeroed memory again, of huge pages if there
- * are any. Returns -1 with errno: EINVAL as above, or ENOMEM: the range has lost a mapping. */
+ * are any. Returns -1 with errno; some mappings may then be kept, and others be zeroed memory:
+ *   EINVAL      as above
+ *   EIO         there is no daemon any more: the contents are there, and nobody takes them
+ *   ENOMEM      the range has lost a mapping
+ * A fork, and MADV_DONTNEED, keep offered mappings. */
 __attribute__((weak)) int glebe_huge_keep(void *address, size_t length);
 
 #ifdef __cplusplus

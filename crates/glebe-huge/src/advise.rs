@@ -14,8 +14,10 @@ use glebe_os::internal::sys::memory::direct::{
     self, Answer, MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_REMOVE, PROT_READ, PROT_WRITE,
 };
 
+use crate::entry::default_page;
 use crate::pieces::Piece;
 use crate::state::{locked, may_have, State};
+use crate::unmap::rounded;
 
 /// # Safety
 /// See madvise(2).
@@ -28,12 +30,15 @@ pub(crate) unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Answer {
     }
     let mut locked = locked();
     let state = locked.get();
-    let range = addr..addr.saturating_add(len);
+    let range = addr..addr.saturating_add(rounded(len));
     match advice {
         MADV_REMOVE if state.pieces.are_all(range.clone()) => remove(state, range),
         MADV_DONTNEED => {
             let done = call()?;
-            zero(state, range, |piece| !piece.is_shared);
+            state.keep_all();
+            // The kernel rounds the length down here.
+            let page = default_page().unwrap_or(1);
+            zero(state, addr..addr.saturating_add(len / page * page), |piece| !piece.is_shared);
             Ok(done)
         }
         MADV_DONTFORK | MADV_DOFORK => {
@@ -86,7 +91,7 @@ pub(crate) unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Answer {
     }
     let mut locked = locked();
     let done = call()?;
-    let range = addr..addr.saturating_add(len);
+    let range = addr..addr.saturating_add(rounded(len));
     let pieces = &mut locked.get().pieces;
     // The kernel accepts part of a page if nothing changes.
     if pieces.in_range(range.clone()).any(|piece| piece.prot != prot) {

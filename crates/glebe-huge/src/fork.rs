@@ -21,6 +21,7 @@ use glebe_os::internal::sys::memory::direct::{
 use glebe_os::internal::sys::processes::atfork::{self, Step};
 
 use crate::pieces::Piece;
+use crate::place::{Place, Spot};
 use crate::state::{locked, Locked, State};
 
 static STEP: Step = Step { prepare, parent, child };
@@ -45,7 +46,10 @@ pub(crate) fn install() {
 
 fn prepare() {
     let mut locked = locked();
-    let copies = locked.begun().is_some_and(|state| state.private().next().is_some());
+    let copies = locked.begun().is_some_and(|state| {
+        state.keep_all();
+        state.private().next().is_some()
+    });
     let copied = copies.then(|| UnixStream::pair().ok()).flatten();
     // SAFETY: this thread holds the lock.
     unsafe { *FORKING.0.get() = Some(Forking { locked, copied }) };
@@ -88,11 +92,19 @@ impl State {
         self.move_in();
         self.note_fork();
         let all: Vec<_> = self.private().collect();
-        let failed = all.iter().filter(|(start, piece)| !copy(*start, piece)).count();
-        if failed > 0 {
-            self.tell(&format!("{failed} mappings could not be copied for this child"));
+        let failed: Vec<_> = all.iter().filter(|(start, piece)| !copy(*start, piece)).collect();
+        for (start, piece) in &failed {
+            // Else the child would write to the parent's memory.
+            if let Ok(place) = Place::reserve(Spot::Fixed(*start), piece.len, piece.len) {
+                place.keep();
+            }
         }
-        let gone: Vec<_> = self.pieces.all().filter(|(_, piece)| !piece.is_shared).collect();
+        if !failed.is_empty() {
+            let count = failed.len();
+            self.tell(&format!("{count} mappings could not be copied for this child"));
+        }
+        let is_gone = |piece: &Piece| !piece.is_shared || !piece.is_inherited;
+        let gone: Vec<_> = self.pieces.all().filter(|(_, piece)| is_gone(piece)).collect();
         for (start, piece) in gone {
             self.forget(start..start + piece.len);
         }

@@ -13,7 +13,7 @@ use crate::loan::Loan;
 use crate::own_files;
 use crate::pieces::Piece;
 use crate::place::{Place, Spot};
-use crate::state::{name, Holding, Source, State};
+use crate::state::{name, Holding, Private, Source, State};
 
 /// Programs may expect low descriptors to be free.
 pub(crate) const LEAST_FILE: i32 = 900;
@@ -73,6 +73,11 @@ impl State {
         let lease = PartLease::take(&client, wish, |part| {
             bytes = part.bytes.get();
             fill(&mut place, request, &part, &mut pieces)
+        });
+        let lease = lease.inspect_err(|_| {
+            if let Some(place) = &place {
+                self.forget(place.base()..place.base() + request.len);
+            }
         })?;
         let place: Place = place.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         let base = place.base();
@@ -82,7 +87,7 @@ impl State {
         self.counts.lease(bytes);
         let source = match request.is_shared {
             true => Source::Shared(Loan::new(lease, &client, bytes)),
-            false => Source::Private(lease, bytes),
+            false => Source::Private(Private { lease, bytes, is_offered: false }),
         };
         self.holdings.insert(self.last, Holding { source, mapped: request.len });
         for (start, len) in pieces {

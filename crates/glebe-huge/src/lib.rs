@@ -1,8 +1,9 @@
 //! Huge pages of a glebe daemon for programs that ask the kernel for them.
 //!
-//! `glebe run --contig` preloads this library. It answers anonymous mmap(2) with `MAP_HUGETLB` by a
-//! lease: the daemon's files, mapped side by side. Requests that the daemon refuses go to the
-//! kernel. All other calls pass.
+//! `glebe run --contig` preloads this library. It answers mmap(2) with `MAP_HUGETLB`, shmget(2)
+//! with `SHM_HUGETLB`, memfd_create(2) with `MFD_HUGETLB` and new files on hugetlbfs by leases: the
+//! daemon's files, mapped side by side. Requests that the daemon refuses go to the kernel. Calls
+//! that would change such memory, or close its descriptors, come here too.
 //!
 //! The mappings are shared ones, so the library keeps what a private mapping promises: a forked
 //! child gets a copy, and `MADV_DONTNEED` zeroes.

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use glebe_lease::internal::PartLease;
 use glebe_lease::LeaseError;
-use glebe_os::internal::sys::errno::{EDQUOT, EINVAL, EIO, EOPNOTSUPP};
+use glebe_os::internal::sys::errno::{EDQUOT, EINVAL, EIO, ENOENT, EOPNOTSUPP};
 use glebe_os::internal::sys::memory::direct::Answer;
 
 use crate::lease::Request;
 use crate::place::{Place, Spot};
-use crate::state::{locked, Holding, State};
+use crate::state::{locked, Holding, Private, State};
 
 pub(crate) fn offer(addr: usize, len: usize) -> Answer {
     let mut locked = locked();
@@ -20,10 +19,12 @@ pub(crate) fn offer(addr: usize, len: usize) -> Answer {
         return Err(EOPNOTSUPP);
     }
     for number in all {
-        state.lease_of(number)?.offer().map_err(|error| match error {
+        let private = state.private_of(number)?;
+        private.lease.offer().map_err(|error| match error {
             LeaseError::Refused { errno: EDQUOT, .. } => EDQUOT,
             _ => EIO,
         })?;
+        private.is_offered = true;
     }
     Ok(0)
 }
@@ -33,17 +34,39 @@ pub(crate) fn keep(addr: usize, len: usize) -> Answer {
     let state = locked.get();
     let mut lost = 0;
     for number in state.whole(addr..addr.saturating_add(len))? {
-        if state.lease_of(number)?.keep().is_err() {
-            state.replace(number)?;
-            lost = 1;
-        }
+        lost |= usize::from(state.keep(number)?);
     }
     Ok(lost)
 }
 
 impl State {
-    fn lease_of(&self, number: u64) -> Result<&PartLease, i32> {
-        self.holdings.get(&number).and_then(Holding::private).ok_or(EINVAL)
+    fn private_of(&mut self, number: u64) -> Result<&mut Private, i32> {
+        self.holdings.get_mut(&number).and_then(Holding::private).ok_or(EINVAL)
+    }
+
+    /// Keeps a holding from now on. Returns true if the daemon had taken it.
+    fn keep(&mut self, number: u64) -> Result<bool, i32> {
+        let private = self.private_of(number)?;
+        if !private.is_offered {
+            return Ok(false);
+        }
+        match private.lease.keep() {
+            Ok(()) => private.is_offered = false,
+            Err(LeaseError::Refused { errno: ENOENT, .. }) => {
+                self.replace(number)?;
+                return Ok(true);
+            }
+            Err(_) => return Err(EIO),
+        }
+        Ok(false)
+    }
+
+    /// Keeps all offered mappings, because this library is about to touch them.
+    pub(crate) fn keep_all(&mut self) {
+        let all: Vec<u64> = self.holdings.keys().copied().collect();
+        for number in all {
+            let _ = self.keep(number);
+        }
     }
 
     /// Returns the holdings in the range.

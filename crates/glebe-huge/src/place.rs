@@ -31,6 +31,8 @@ pub(crate) enum Spot {
 pub(crate) struct Place {
     base: usize,
     len: usize,
+    /// The program gave the range, so nobody else may get it.
+    is_given: bool,
     is_kept: bool,
 }
 
@@ -49,7 +51,8 @@ impl Place {
             },
             Spot::Anywhere => anywhere(len, align)?,
         };
-        Ok(Self { base, len, is_kept: false })
+        let is_given = matches!(spot, Spot::Fixed(_));
+        Ok(Self { base, len, is_given, is_kept: false })
     }
 
     pub(crate) fn base(&self) -> usize {
@@ -96,10 +99,14 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if !self.is_kept {
-            // SAFETY: the range is the place's.
-            let _ = unsafe { munmap(self.base, self.len) };
+        if self.is_kept {
+            return;
         }
+        let _ = match self.is_given {
+            true => reserved(self.base, self.len, MAP_FIXED),
+            // SAFETY: the range is the place's.
+            false => unsafe { munmap(self.base, self.len) },
+        };
     }
 }
 

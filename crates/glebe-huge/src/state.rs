@@ -24,7 +24,7 @@ use crate::pieces::{Piece, Pieces};
 use crate::segments::Segment;
 use crate::settings::{Settings, VARIABLE};
 
-/// Memory that is mapped, while some of it is.
+/// A lease, a view of a file or an attachment, until nothing of it is mapped.
 pub(crate) struct Holding {
     pub(crate) source: Source,
     /// Bytes that are mapped.
@@ -33,17 +33,25 @@ pub(crate) struct Holding {
 
 impl Holding {
     /// Returns the lease of a private mapping.
-    pub(crate) fn private(&self) -> Option<&PartLease> {
-        match &self.source {
-            Source::Private(lease, _) => Some(lease),
+    pub(crate) fn private(&mut self) -> Option<&mut Private> {
+        match &mut self.source {
+            Source::Private(private) => Some(private),
             _ => None,
         }
     }
 }
 
+/// The lease of a private mapping.
+pub(crate) struct Private {
+    pub(crate) lease: PartLease,
+    pub(crate) bytes: u64,
+    /// The daemon may take the memory.
+    pub(crate) is_offered: bool,
+}
+
 pub(crate) enum Source {
     /// A lease of its own.
-    Private(PartLease, u64),
+    Private(Private),
     /// A loan of its own, which forked children have too.
     Shared(Loan),
     /// A part of a file.
@@ -59,7 +67,7 @@ pub(crate) struct State {
     pub(crate) last: u64,
     /// The connection for private mappings.
     pub(crate) client: Option<Client>,
-    /// The daemon did not answer once, so nobody waits for it again.
+    /// The daemon did not answer once. The process asks it no more.
     pub(crate) is_silent: bool,
     pub(crate) counts: Counts,
     pub(crate) segments: BTreeMap<i32, Segment>,
@@ -185,10 +193,7 @@ impl State {
     fn end(&mut self, number: u64) {
         let Some(holding) = self.holdings.remove(&number) else { return };
         match holding.source {
-            Source::Private(lease, bytes) => {
-                self.counts.give_back(bytes);
-                drop(lease);
-            }
+            Source::Private(private) => self.counts.give_back(private.bytes),
             Source::Shared(loan) => self.leave(loan),
             Source::File(file) => self.unmapped_file(file),
             Source::Segment { token, .. } => self.detached(token),
@@ -196,12 +201,15 @@ impl State {
     }
 
     pub(crate) fn drop_client(&mut self) {
-        if let Some(client) = self.client.take() {
+        let Some(client) = self.client.take() else { return };
+        // The connection lasts as long as a lease by it, and stays protected.
+        let has_lease = |holding: &Holding| matches!(holding.source, Source::Private(_));
+        if !self.holdings.values().any(has_lease) {
             own_files::remove(client.as_fd().as_raw_fd());
         }
     }
 
-    /// Writes a line to the standard error of the program's start.
+    /// Writes a line to the standard error of the first request's time.
     pub(crate) fn tell(&self, text: &str) {
         let mut line = String::new();
         let _ = writeln!(line, "glebe: {} ({}): {text}", name(), std::process::id());

@@ -5,17 +5,20 @@
 #![allow(unsafe_code)]
 
 use glebe_os::internal::sys::memory::direct::{self, Answer};
+use glebe_os::internal::sys::page_size;
 
 use crate::state::{locked, may_have};
-
-/// Length that the kernel makes of another one.
-const PAGE: usize = 4096;
 
 /// # Safety
 /// See munmap(2).
 pub(crate) unsafe fn munmap(addr: usize, len: usize) -> Answer {
     // SAFETY: the caller keeps the contract.
     replacing(addr, len, || unsafe { direct::munmap(addr, len) })
+}
+
+/// The kernel rounds lengths up to this.
+pub(crate) fn rounded(len: usize) -> usize {
+    len.checked_next_multiple_of(page_size().bytes().as_usize()).unwrap_or(len)
 }
 
 /// Makes a call that ends what is mapped in the range, if it succeeds.
@@ -25,7 +28,6 @@ pub(crate) fn replacing(addr: usize, len: usize, call: impl FnOnce() -> Answer) 
     }
     let mut locked = locked();
     let done = call()?;
-    let len = len.checked_next_multiple_of(PAGE).unwrap_or(len);
-    locked.get().forget(addr..addr.saturating_add(len));
+    locked.get().forget(addr..addr.saturating_add(rounded(len)));
     Ok(done)
 }

@@ -473,6 +473,39 @@ static void offered(void)
     printf("kept: %d\n", lost);
 }
 
+/* Offers memory, says so, and forks after a line of standard input. The daemon may have taken it. */
+static void offered_fork(void)
+{
+    char byte, *memory = must(map(NULL, 8, BOTH, MAP_PRIVATE));
+    memset(memory, 7, 8 * PAGE);
+    CHECK(glebe_huge_offer(memory, 8 * PAGE) == 0);
+    printf("offered\n");
+    fflush(stdout);
+    CHECK(read(0, &byte, 1) == 1);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(!all_are(memory, 8, 0));
+    CHECK(status_of(child) == 0);
+    CHECK(all_are(memory, 8, 0));
+    CHECK(madvise(memory, 8 * PAGE, MADV_DONTNEED) == 0);
+    printf("forked\n");
+}
+
+/* A request that fails here, not at the daemon, changes nothing. */
+static void local_failure(void)
+{
+    char *one = must(map(NULL, 2, BOTH, MAP_PRIVATE));
+    memset(one, 1, 2 * PAGE);
+    CHECK(map(one, 2, BOTH, MAP_PRIVATE | MAP_FIXED_NOREPLACE) == MAP_FAILED && errno == EEXIST);
+    closefrom(3);
+    usleep(50000);
+    CHECK(all_are(one, 2, 1));
+    CHECK(all_are(must(map(NULL, 2, BOTH, MAP_PRIVATE)), 2, 0));
+    /* The kernel rounds the length of MADV_DONTNEED down to whole huge pages. */
+    CHECK(madvise(one, PAGE + 4096, MADV_DONTNEED) == 0);
+    CHECK(all_are(one, 1, 0) && all_are(one + PAGE, 1, 1));
+}
+
 int main(int count, char **words)
 {
     static const struct {
@@ -489,7 +522,8 @@ int main(int count, char **words)
         {"threads", threads},         {"smaps", smaps},
         {"descriptors", descriptors}, {"few_files", few_files},
         {"held", held},               {"refused", refused},
-        {"offered", offered},
+        {"offered", offered},         {"offered_fork", offered_fork},
+        {"local_failure", local_failure},
     };
     const char *wanted = count > 1 ? words[1] : "";
     for (size_t nth = 0; nth < sizeof cases / sizeof *cases; nth++)

@@ -243,7 +243,7 @@ impl Calls {
             done += further.len();
             taken = taken.and_then(|()| each(part(first as usize, further, frames)));
         }
-        Ok(taken?)
+        taken.map_err(LeaseError::NotMapped)
     }
 
     fn answer(

@@ -54,6 +54,9 @@ pub enum LeaseError {
     /// The program has its own SIGBUS handler, which would get the touches of revoked memory.
     #[error("another SIGBUS handler was installed over glebe's")]
     HandlerCovered,
+    /// The memory was leased, but this process could not map it. The lease was given back.
+    #[error("the lease could not be mapped: {0}")]
+    NotMapped(std::io::Error),
     /// The daemon broke the protocol.
     #[error("the daemon broke the protocol: {0}")]
     Malformed(#[from] Malformed),

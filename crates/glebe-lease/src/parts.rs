@@ -43,7 +43,7 @@ impl PartLease {
     /// Leases memory. `each` gets the files, and may close them once it has mapped them.
     ///
     /// # Errors
-    /// See [`Client::lease`]; an error of `each`.
+    /// See [`Client::lease`]; [`LeaseError::NotMapped`] with an error of `each`.
     pub fn take(
         client: &Client,
         wish: Wish,

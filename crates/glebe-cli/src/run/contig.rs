@@ -27,7 +27,8 @@ pub struct HugeArgs {
     /// End the program where it would get no huge pages, instead of letting it fall back
     #[arg(long, requires = "contig")]
     required: bool,
-    /// The most memory that each process leases at a time, for example 2G
+    /// The most memory that each process leases at a time, for example 2G; under a supervisor, that
+    /// all processes lease together
     #[arg(long, requires = "contig", value_name = "SIZE", value_parser = size::parse)]
     quota: Option<Bytes>,
     /// Lease memory of NUMA node N
@@ -47,7 +48,7 @@ pub struct HugeArgs {
     /// A supervisor then frees leased pages into the kernel's pool before each call for huge pages,
     /// also for bare system calls. Static programs are always served so. Other programs of the
     /// machine can take the pages before the call does.
-    #[arg(long, requires = "contig", conflicts_with_all = ["revocable", "no_fork_copy", "show_pages"])]
+    #[arg(long, requires = "contig")]
     supervise: bool,
     /// Print a line for each mapping
     #[arg(long, requires = "contig")]
@@ -81,8 +82,16 @@ impl HugeArgs {
     /// If the program shall also have another allocator, which a supervisor cannot give.
     pub fn supervision(&self, program: &Path, malloc: bool) -> Result<Option<Wishes>, NotRun> {
         let is_needed = self.contig && (self.supervise || check::is_static(program));
-        if is_needed && malloc {
-            return Err(NotRun::refused("a supervised program cannot get --malloc"));
+        let of_library = [
+            (malloc, "--malloc"),
+            (self.revocable, "--revocable"),
+            (self.no_fork_copy, "--no-fork-copy"),
+            (self.show_pages, "--show-pages"),
+        ];
+        if let Some((_, flag)) = of_library.iter().find(|(is_set, _)| is_needed && *is_set) {
+            return Err(NotRun::refused(format!(
+                "{flag} needs a library in the program, and this one runs under a supervisor"
+            )));
         }
         Ok(is_needed.then(|| Wishes {
             required: self.required,

@@ -19,7 +19,11 @@ struct Offering {
 
 impl Offering {
     fn start(running: &Running) -> Self {
-        let mut command = running.command("offered", "revocable");
+        Self::of(running, "offered")
+    }
+
+    fn of(running: &Running, case: &str) -> Self {
+        let mut command = running.command(case, "revocable");
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = piped.spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
@@ -87,6 +91,16 @@ fn memory_that_is_kept_again_or_was_never_offered_is_not_taken() {
     assert!(held.try_wait().unwrap().is_none());
     held.kill().unwrap();
     held.wait().unwrap();
+}
+
+#[test]
+fn a_fork_does_not_touch_memory_that_was_taken() {
+    let Some(running) = Running::new(BRICKS, settings()) else { return };
+    let offering = Offering::of(&running, "offered_fork");
+    let lease = leased(&running, 12).expect("what was offered");
+    assert_eq!(offering.keep(), "forked\n");
+    drop(lease);
+    running.wait_until_all_is_back();
 }
 
 #[test]

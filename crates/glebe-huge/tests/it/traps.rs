@@ -22,7 +22,7 @@ macro_rules! cases {
 
 cases! {
     zeroed, private_fork, shared_fork, own_no_fork, vforked, dontneed, fixed, executable, parts,
-    moved, protect, signals, threads, smaps, descriptors, few_files, executed, sizes,
+    moved, protect, signals, threads, smaps, descriptors, few_files, executed, sizes, local_failure,
 }
 
 #[test]
