@@ -342,7 +342,7 @@ fn run_beside_pools_and_every_program_gets_its_pages() {
         assert!(report["checks"][check].as_u64().is_none_or(|count| count == 0), "{report}");
     }
     // A start that was measured has its ratio.
-    for (case, ratio) in [(cases[0], ratios[0]), (cases[5], ratios[2])] {
+    for (case, ratio) in [(cases[0], ratios[0]), (cases[4], ratios[2])] {
         let ran = |who: &str| {
             let mut rows = report["rows"].as_array().unwrap().iter();
             let of = |row: &&Value| row["case"] == case && row["who"] == who;
