@@ -22,10 +22,10 @@ use crate::Outcome;
 
 pub(crate) use ends::{hold, storm};
 pub(crate) use served::be_daemon;
+pub(crate) use standing::StandingPool;
 
 use big_file::BigFile;
 use served::Served;
-use standing::StandingPool;
 
 const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
 const COUNTS: [u64; 4] = [1, 8, 62, 124];

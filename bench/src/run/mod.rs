@@ -51,9 +51,9 @@ const NOTES: [&str; 6] = [
      128MB) has answered a query over a Unix socket, or until Java (-XX:+AlwaysPreTouch, -Xms like \
      -Xmx) has printed a line. `glebe` is `glebe run --contig --required`, with an empty pool and \
      a server that has zeroed its pages; before, not in the time.",
-    "`standing pool`: nr_hugepages was raised before, not in the time. Meanwhile nobody else can \
-     use these pages, and the server's pages serve as a cache. `raised pool`: the time includes \
-     the raise. `THP`: -XX:+UseTransparentHugePages.",
+    "`standing pool`: nr_hugepages was raised and the pages touched before, not in the time. \
+     Meanwhile nobody else can use these pages, while the server's pages serve as a cache. \
+     `raised pool`: the time includes the raise. `THP`: -XX:+UseTransparentHugePages.",
     "`fell_back` counts programs that ran without leased huge pages, and peers without pages of \
      the pool.",
     "`pgbench_*`: two clients; nothing is synced to the disk. `tps` is wall time; `tx/cpu_s` \

@@ -5,16 +5,15 @@ use glebe::units::Bytes;
 use super::lending::Lending;
 use super::origin::Origin;
 use super::process::hugetlb_of;
-use super::PAGE;
 use crate::clock::timed;
-use crate::memory::SetAside;
+use crate::lease::StandingPool;
 use crate::Outcome;
 
 pub(super) struct Started<T> {
     /// Dropped first.
     pub(super) program: T,
     pub(super) ms: f64,
-    _pages: Option<SetAside>,
+    _pages: Option<StandingPool>,
 }
 
 impl<T> Started<T> {
@@ -28,10 +27,13 @@ impl<T> Started<T> {
     ) -> Outcome<Self> {
         // The server's zeroing would slow down any program.
         lending.wait_for_stock()?;
-        let aside = |when| -> Outcome<Option<SetAside>> {
-            (origin == when).then(|| SetAside::new(PAGE, pages)).transpose()
+        let aside = |when| -> Outcome<Option<StandingPool>> {
+            (origin == when).then(|| StandingPool::new(pages)).transpose()
         };
         let standing = aside(Origin::Standing)?;
+        // The pages of a pool that has served before are in memory of the host, if this machine is
+        // a virtual one. The server's pages are there too.
+        standing.iter().try_for_each(|pool| pool.map(pages).map(drop))?;
         let (had, took) = timed(|| Ok::<_, crate::Failure>((aside(Origin::Raised)?, start()?)));
         let (raised, program) = had?;
         Ok(Self { program, ms: took.wall_us / 1e3, _pages: standing.or(raised) })
