@@ -50,7 +50,7 @@ struct Cli {
 enum Command {
     /// Say which uses of glebe work here, and what the kernel offers
     Probe(probe::ProbeArgs),
-    /// Start a program with glebe's allocator, or with huge pages of the daemon
+    /// Start a program with glebe's allocator, or leased huge pages
     ///
     /// With --malloc, the memory that the program frees stays mapped and is used again without a
     /// page fault, but the kernel may take it as soon as memory is short. With --contig, requests
