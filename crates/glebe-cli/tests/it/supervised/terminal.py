@@ -11,6 +11,8 @@ import time
 
 child, terminal = pty.fork()
 if child == 0:
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)  # a shell cannot trap what was ignored at its start
     os.execvp(sys.argv[1], sys.argv[1:])
 
 
