@@ -64,7 +64,7 @@ fn signals_reach_the_program() {
     let traps = "for s in HUP INT QUIT TERM USR1 USR2; do trap \"echo $s\" $s; done";
     let script = format!("{traps}; trap 'exit 5' ALRM; echo $$; while :; do sleep 0.01; done");
     let Some(command) = without_daemon(&["sh", "-c", &script]) else { return };
-    // A shell cannot trap what was ignored when it started, and whoever runs the tests may ignore it.
+    // A shell cannot trap what was ignored when it started, as it is under nohup.
     let mut env = Command::new("env");
     env.arg("--default-signal").arg(command.get_program()).args(command.get_args());
     env.env("GLEBE_LEASES", "/nonexistent/leases");
