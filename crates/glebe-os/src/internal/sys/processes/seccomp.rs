@@ -1,7 +1,7 @@
 //! [`CallListener`] learns of the calls by which a process tree asks for huge pages of a pool.
 //!
-//! These are mmap(2) of anonymous memory with MAP_HUGETLB, and shmget(2) with SHM_HUGETLB. A
-//! [filter] makes the kernel hold such a call until this process lets it go on; the call itself is
+//! These are mmap(2) of anonymous memory with MAP_HUGETLB, and shmget(2) with SHM_HUGETLB.
+//! A filter makes the kernel hold such a call until this process lets it go on; the call itself is
 //! unchanged. Calls of other architectures, such as those of 32-bit programs, pass at once. The
 //! arguments are numbers, so no other thread can change them meanwhile. If the listener closes,
 //! held and later calls fail with ENOSYS.
