@@ -47,7 +47,7 @@ pub(super) fn measure(
 enum End {
     Exit,
     Kill,
-    /// A kill, after which another program asks for as many pages.
+    /// A kill. Another program then asks for the same number of pages.
     Next,
 }
 

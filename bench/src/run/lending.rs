@@ -61,7 +61,7 @@ impl Lending {
         self.wait(|this| Ok(this.is_free()? && this.gauge("stock")? >= this.stock.get()))
     }
 
-    /// Waits until the server has zeroed as many pages again, beside those of a running program.
+    /// Waits until the stock of zeroed pages is full again, while a program holds pages.
     pub(super) fn wait_for_all_zeroed(&self) -> Outcome {
         self.wait(|this| Ok(this.gauge("stock")? >= this.stock.get()))
     }

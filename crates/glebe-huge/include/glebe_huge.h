@@ -15,7 +15,7 @@ extern "C" {
  * memory. A touch of memory that was taken raises SIGBUS. Returns 0, or -1 with errno:
  *   EINVAL      the range has no private mapping of leased memory, or only part of one
  *   EOPNOTSUPP  the user did not say --revocable
- *   EDQUOT      the user may hold no more memory so (glebe serve --lease-limit-revocable)
+ *   EDQUOT      the user's limit of revocable memory (glebe serve --lease-limit-revocable)
  *   EIO         there is no daemon any more
  * After an error, some of several mappings may be offered. */
 __attribute__((weak)) int glebe_huge_offer(void *address, size_t length);
