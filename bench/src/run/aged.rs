@@ -9,17 +9,15 @@ use std::os::unix::fs::FileExt;
 use glebe::internal::sys::machine::meminfo;
 use glebe::units::Bytes;
 
-use super::lending::Lending;
 use super::origin::Origin;
-use super::postgres::Cluster;
-use super::{one_start, OFF};
 use crate::contig::fragment::Taker;
 use crate::report::Report;
 use crate::turns::turns;
 use crate::{interrupt, memory, Outcome};
 
-const CASE: &str = "aged_postgres_start";
-const HAD: &str = "aged_postgres_started";
+/// Times of starts, and whether each had its huge pages.
+pub(super) const POSTGRES: [&str; 2] = ["aged_postgres_start", "aged_postgres_started"];
+pub(super) const JAVA: [&str; 2] = ["aged_java_start", "aged_java_started"];
 const PEERS: [Origin; 2] = [Origin::Glebe, Origin::Raised];
 const STEP: Bytes = Bytes::mib(32);
 /// A step that leaves so much less memory free was not in vain.
@@ -27,15 +25,19 @@ const LESS: Bytes = Bytes::mib(4);
 /// Steps in vain after which memory counts as full.
 const IN_VAIN_MAX: u32 = 8;
 
-pub(super) fn measure(cluster: &Cluster<'_>, lending: &Lending, report: &mut Report) -> Outcome {
+/// Calls `start`, which returns true if the program had its huge pages.
+pub(super) fn measure(
+    [case, had]: [&str; 2],
+    report: &mut Report,
+    mut start: impl FnMut(Origin, &mut Report) -> Outcome<bool>,
+) -> Outcome {
     let most = report.plan(Bytes::mib(512), memory::largest()?);
     let mut cache = PageCache::new(report)?;
     let _taker = Taker::new("fragment", most)?;
-    for (_, origin) in turns("run, aged", report.plan(1, 20), &PEERS) {
+    for (_, origin) in turns(case, report.plan(1, 20), &PEERS) {
         cache.fill(report.plan(Bytes::mib(512), Bytes::new(u64::MAX)))?;
-        let started = one_start(CASE, origin, cluster, lending, report)?;
-        let who = origin.name(OFF);
-        report.add(HAD, who, "share", f64::from(u8::from(started)));
+        let started = start(origin, report)?;
+        report.add(had, origin.name(""), "share", f64::from(u8::from(started)));
     }
     Ok(())
 }

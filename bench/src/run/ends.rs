@@ -53,15 +53,13 @@ enum End {
 
 fn ended(program: Child, end: End, lending: &Lending, report: &mut Report) -> Outcome {
     let held = lending.held()?;
-    let mut begin = clock::wall();
-    if end == End::Exit {
-        program.answer()?;
-        begin = clock::wall();
-    } else {
+    if end != End::Exit {
         let id = Pid::from_raw(i32::try_from(program.id())?).ok_or("a program without a number")?;
         kill_process(id, Signal::KILL)?;
-        program.answer()?;
     }
+    // The kernel has freed the program's memory then.
+    program.answer()?;
+    let begin = clock::wall();
     let [exit, exit_back, kill, kill_back, lent] = CASES;
     let since = || clock::micros(clock::wall() - begin) / 1e3;
     if end == End::Next {

@@ -61,9 +61,9 @@ const NOTES: [&str; 6] = [
      worse of the two. `java_work`: CPU time of all threads for a fixed amount of allocation and \
      look-ups.",
     "`aged_*`: a program holds every other page of most memory, and page cache fills the rest, \
-     again before each try. The server had its memory before. `aged_postgres_started` is the share \
-     of tries that succeeded, as `mean`.",
-    "`*_after_exit` begin when the program's end was seen, `*_after_kill` before kill(2). `seen_*` \
+     again before each try. The server had its memory before. `aged_*_started` is the share of \
+     tries that succeeded, as `mean`.",
+    "`*_after_exit` and `*_after_kill` begin when the program's parent has seen its end. `seen_*` \
      end when the server counts no page as held, `back_*` when it has replaced and zeroed all of \
      them, `lent_*` when another program has as many pages, mapped, out of those zeroed ahead.",
 ];
@@ -115,12 +115,13 @@ fn ratios(report: &mut Report) {
 fn no_postgres(why: &str, report: &mut Report) {
     report.remark(POSTGRES, GLEBE, "ms", why);
     PGBENCH.iter().for_each(|(case, _)| report.remark(case, GLEBE, "tx/cpu_s", why));
-    report.remark("aged_postgres_start", GLEBE, "ms", why);
+    report.remark(aged::POSTGRES[0], GLEBE, "ms", why);
 }
 
 fn no_java(why: &str, report: &mut Report) {
     HEAPS.iter().for_each(|(case, _)| report.remark(case, GLEBE, "ms", why));
     report.remark(WORK, GLEBE, "cpu_s", why);
+    report.remark(aged::JAVA[0], GLEBE, "ms", why);
     ends::CASES.iter().for_each(|case| report.remark(case, GLEBE, "ms", why));
 }
 
@@ -141,7 +142,9 @@ fn of_postgres(stage: &Stage, report: &mut Report) -> Outcome {
         one_start(POSTGRES, origin, &cluster, &lending, report)?;
     }
     pgbench(&cluster, &lending, report)?;
-    aged::measure(&cluster, &lending, report)
+    aged::measure(aged::POSTGRES, report, |origin, report| {
+        one_start(aged::POSTGRES[0], origin, &cluster, &lending, report)
+    })
 }
 
 /// Starts PostgreSQL once, and stops it. Returns true if that succeeded.
@@ -182,15 +185,18 @@ fn pgbench(cluster: &Cluster<'_>, lending: &Lending, report: &mut Report) -> Out
     let seconds = report.plan(1, 3);
     for (_, origin) in turns("run, pgbench", report.plan(1, ROUNDS), &STEADY) {
         let server = match start(origin) {
-            Ok(server) => server.program,
+            Ok(server) => server,
             Err(why) => {
                 let ms = Err(why);
                 noted(POSTGRES, origin.name(OFF), origin, ms, report);
                 continue;
             }
         };
+        // The server's zeroing would slow down the program, and so would its first transactions.
+        lending.wait_for_all_zeroed()?;
+        server.program.rate(PGBENCH[0].1, 1)?;
         for (case, words) in PGBENCH {
-            let rate = server.rate(words, seconds)?;
+            let rate = server.program.rate(words, seconds)?;
             report.add(case, origin.name(OFF), "tx/cpu_s", rate.cpu);
             report.add(case, origin.name(OFF), "tps", rate.wall);
         }
@@ -225,12 +231,15 @@ fn of_java(stage: &Stage, report: &mut Report) -> Outcome {
         }
         if nth == usual(report) {
             ends::measure(&java, stage, &lending, heap, report)?;
+            aged::measure(aged::JAVA, report, |origin, report| {
+                java_once(&java, stage, &lending, (aged::JAVA[0], heap), origin, report)
+            })?;
         }
     }
     Ok(())
 }
 
-/// Starts Java once. With the usual heap, the program works too.
+/// Starts Java once. With the usual heap, the program works too. Returns true if it started.
 fn java_once(
     java: &Java,
     stage: &Stage,
@@ -238,7 +247,7 @@ fn java_once(
     (case, heap): (&str, Bytes),
     origin: Origin,
     report: &mut Report,
-) -> Outcome {
+) -> Outcome<bool> {
     let start = || java.start(stage, origin, lending, heap);
     let ms = match Started::new(origin, pages_of(heap), lending, start) {
         Ok(Started { mut program, ms, .. }) => {
@@ -252,6 +261,5 @@ fn java_once(
         }
         Err(why) => Err(why),
     };
-    noted(case, origin.name(THP), origin, ms, report);
-    Ok(())
+    Ok(noted(case, origin.name(THP), origin, ms, report))
 }

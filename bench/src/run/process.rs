@@ -74,12 +74,18 @@ fn hugetlb_in(smaps: &str) -> Bytes {
 
 /// Returns the CPU seconds of a process, of its children, and of those that have ended.
 pub(super) fn cpu_of(process: u32) -> Outcome<f64> {
-    let children = fs::read_dir("/proc")?.flatten().filter_map(|entry| stat(&entry.path()));
-    let living = children.filter(|stat| stat.parent == process);
-    let of_children: u64 = living.map(|stat| stat.own).sum();
-    let own = stat(Path::new(&format!("/proc/{process}"))).ok_or("the program has ended")?;
-    let ticks = of_children + own.own + own.of_ended;
-    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    let own = || stat(Path::new(&format!("/proc/{process}"))).ok_or("the program has ended");
+    loop {
+        let before = own()?;
+        let all = fs::read_dir("/proc")?.flatten().filter_map(|entry| stat(&entry.path()));
+        let of_children: u64 = all.filter(|stat| stat.parent == process).map(|stat| stat.own).sum();
+        let now = own()?;
+        // Otherwise a child ended meanwhile, which may count twice or not at all.
+        if now.of_ended == before.of_ended {
+            let ticks = of_children + now.own + now.of_ended;
+            return Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+        }
+    }
 }
 
 /// CPU time in clock ticks.

@@ -312,6 +312,7 @@ fn run_beside_pools_and_every_program_gets_its_pages() {
         "postgres_start",
         "pgbench_select",
         "pgbench_tpcb",
+        "aged_java_start",
         "aged_postgres_start",
         "java_start_512m",
         "java_start_1g",

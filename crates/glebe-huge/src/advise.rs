@@ -11,7 +11,8 @@ use std::ops::Range;
 
 use glebe_os::internal::sys::errno::EACCES;
 use glebe_os::internal::sys::memory::direct::{
-    self, Answer, MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_REMOVE, PROT_READ, PROT_WRITE,
+    self, Answer, MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_REMOVE,
+    PROT_READ, PROT_WRITE,
 };
 
 use crate::entry::default_page;
@@ -19,13 +20,16 @@ use crate::pieces::Piece;
 use crate::state::{locked, may_have, State};
 use crate::unmap::rounded;
 
+/// Advice that the kernel would follow otherwise than the program expects.
+const OURS: [i32; 5] =
+    [MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_REMOVE, MADV_DONTFORK, MADV_DOFORK];
+
 /// # Safety
 /// See madvise(2).
 pub(crate) unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Answer {
     // SAFETY: the caller keeps the contract.
     let call = || unsafe { direct::madvise(addr, len, advice) };
-    let is_other = ![MADV_DONTNEED, MADV_REMOVE, MADV_DONTFORK, MADV_DOFORK].contains(&advice);
-    if is_other || !may_have(addr, len) {
+    if !OURS.contains(&advice) || !may_have(addr, len) {
         return call();
     }
     let mut locked = locked();
@@ -33,7 +37,7 @@ pub(crate) unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Answer {
     let range = addr..addr.saturating_add(rounded(len));
     match advice {
         MADV_REMOVE if state.pieces.are_all(range.clone()) => remove(state, range),
-        MADV_DONTNEED => {
+        MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
             let done = call()?;
             state.keep_all();
             // The kernel rounds the length down here.

@@ -6,9 +6,11 @@
 
 use std::sync::OnceLock;
 
+use glebe_os::internal::sys::errno::{EEXIST, EINVAL};
 use glebe_os::internal::sys::memory::direct::{
-    self, Answer, MADV_DONTFORK, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB,
-    MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_SHARED,
+    self, Answer, MADV_DONTFORK, MAP_ANONYMOUS, MAP_DENYWRITE, MAP_EXECUTABLE, MAP_FIXED,
+    MAP_FIXED_NOREPLACE, MAP_HUGETLB, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_LOCKED, MAP_NONBLOCK,
+    MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_STACK,
 };
 
 use crate::file_maps;
@@ -16,14 +18,18 @@ use crate::fork;
 use crate::lease::Request;
 use crate::place::Spot;
 use crate::state::{locked, State};
-use crate::unmap::replacing;
+use crate::unmap::{replacing, rounded};
 
 /// Exit status when `required` memory cannot be had.
 const REFUSED: i32 = 125;
 /// Bits of mmap(2) that say whether the mapping is shared: `MAP_TYPE`.
 pub(crate) const TYPE: i32 = 0xf;
-/// Flags that a lease can keep.
+/// Flags that a lease can keep. Some say nothing about huge pages.
 const KNOWN: i32 = TYPE
+    | MAP_STACK
+    | MAP_NONBLOCK
+    | MAP_DENYWRITE
+    | MAP_EXECUTABLE
     | MAP_ANONYMOUS
     | MAP_FIXED
     | MAP_FIXED_NOREPLACE
@@ -47,9 +53,10 @@ pub(crate) unsafe fn mmap(
     let call = || unsafe { direct::mmap(addr, len, prot, flags, fd, offset) };
     if flags & MAP_HUGETLB != 0 && flags & MAP_ANONYMOUS != 0 {
         let mut locked = locked();
-        if let Some(request) = request(addr, len, prot, flags) {
-            return leased(locked.get(), &request, call);
-        }
+        return match request(addr, len, prot, flags) {
+            Some(request) => leased(locked.get(), &request, call),
+            None => by_kernel(locked.get(), addr, len, call),
+        };
     }
     // SAFETY: the caller keeps the contract.
     if let Some(answer) = unsafe { file_maps::mmap(addr, len, prot, flags, fd, offset) } {
@@ -76,7 +83,8 @@ pub(crate) fn request(addr: usize, len: usize, prot: i32, flags: i32) -> Option<
         only if only & MAP_FIXED_NOREPLACE != 0 => Spot::Unused(addr),
         _ => Spot::Fixed(addr),
     };
-    let is_known = flags & !KNOWN == 0;
+    let is_known = flags & !KNOWN == 0
+        && matches!(flags & TYPE, MAP_SHARED | MAP_PRIVATE | MAP_SHARED_VALIDATE);
     let is_shared = flags & MAP_SHARED != 0;
     let flags = flags & (MAP_POPULATE | MAP_LOCKED);
     is_known.then_some(Request { spot, len, page, prot, is_shared, flags })
@@ -119,6 +127,15 @@ pub(crate) fn leased(
     }
 }
 
+/// Has the kernel answer what no lease can.
+fn by_kernel(state: &mut State, addr: usize, len: usize, call: impl FnOnce() -> Answer) -> Answer {
+    let answer = refused(state, len, "unusual", "only the kernel knows its flags", call);
+    if answer == Ok(addr) {
+        state.forget(addr..addr.saturating_add(rounded(len)));
+    }
+    answer
+}
+
 /// Has the kernel answer what the daemon refused.
 pub(crate) fn refused(
     state: &mut State,
@@ -128,6 +145,10 @@ pub(crate) fn refused(
     call: impl FnOnce() -> Answer,
 ) -> Answer {
     let (answer, kib) = (call(), len >> 10);
+    // The request is wrong wherever pages come from.
+    if matches!(answer, Err(EEXIST | EINVAL)) {
+        return answer;
+    }
     state.counts.refuse(len as u64, why, answer.is_ok());
     if answer.is_err() && state.settings.is_required {
         state.tell(&format!("{kib} KiB of huge pages cannot be had: {why}"));
@@ -181,7 +202,10 @@ mod tests {
     #[test]
     fn a_request_has_a_size_a_spot_and_known_flags() {
         let huge = MAP_ANONYMOUS | MAP_HUGETLB | 21 << MAP_HUGE_SHIFT;
-        let of = |addr, len, flags| request(addr, len, 3, huge | flags);
+        let of = |addr, len, flags| {
+            let kind = if flags & TYPE == 0 { MAP_PRIVATE } else { 0 };
+            request(addr, len, 3, huge | kind | flags)
+        };
         let one = of(0, 1, MAP_SHARED).expect("a request");
         assert_eq!((one.len, one.page, one.spot), (2 << 20, 2 << 20, Spot::Anywhere));
         assert!(one.is_shared);
@@ -194,5 +218,7 @@ mod tests {
         assert_eq!(spot(4096, MAP_FIXED), None);
         assert!(of(0, 0, 0).is_none() && of(0, usize::MAX, 0).is_none());
         assert!(of(0, 1, 0x40).is_none(), "MAP_32BIT is only the kernel's");
+        assert!(of(0, 1, MAP_STACK).is_some());
+        assert!(request(0, 1, 3, huge).is_none(), "neither shared nor private");
     }
 }

@@ -80,14 +80,17 @@ unsafe fn shared(state: &mut State, view: View, end: usize) -> Answer {
     let View { len, prot, fd, .. } = view;
     // SAFETY: the caller keeps the contract.
     let call = || unsafe { view.call() };
-    let answer = match grown(state, fd, end) {
-        Ok(()) => call(),
-        Err(why) => refused(state, len, "file", &why, call),
+    let base = match grown(state, fd, end) {
+        Ok(()) => call()?,
+        Err(why) => {
+            let base = refused(state, len, "file", &why, call)?;
+            state.leave_file(fd);
+            base
+        }
     };
-    let base = answer?;
     state.forget(base..base + len);
     if let Some((file, _, Known::Leased { .. })) = state.known(fd) {
-        state.mapped_file(file, prot & PROT_WRITE != 0);
+        state.mapped_file(file);
         state.last += 1;
         let holding = state.last;
         state.holdings.insert(holding, Holding { source: Source::File(file), mapped: len });

@@ -34,8 +34,12 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn loans(&mut self) -> impl Iterator<Item = &mut Loan> {
-        self.leased.values_mut().map(|leased| &mut leased.loan)
+    /// Notes that a child has the files too, and may write to them. Returns their loans.
+    pub(crate) fn forked(&mut self) -> impl Iterator<Item = &mut Loan> {
+        self.leased.values_mut().map(|leased| {
+            leased.is_fresh = false;
+            &mut leased.loan
+        })
     }
 }
 
@@ -179,11 +183,18 @@ impl State {
         true
     }
 
-    /// Notes that a file is mapped.
-    pub(crate) fn mapped_file(&mut self, file: FileId, is_written: bool) {
+    /// Notes that a file is mapped, for writing too once mprotect(2) allows it.
+    pub(crate) fn mapped_file(&mut self, file: FileId) {
         if let Some(leased) = self.files.leased.get_mut(&file) {
             leased.maps += 1;
-            leased.is_fresh &= !is_written;
+            leased.is_fresh = false;
+        }
+    }
+
+    /// Leaves a file to the kernel, whose pages it got.
+    pub(crate) fn leave_file(&mut self, fd: i32) {
+        if let Some((file, _)) = file_of(fd) {
+            self.files.waiting.remove(&file);
         }
     }
 

@@ -28,7 +28,8 @@ static STEP: Step = Step { prepare, parent, child };
 
 struct Forking {
     locked: Locked,
-    /// Both ends of a socket, if the child has to copy. The parent reads the first.
+    /// Both ends of a socket. The parent reads the first until the child has copied. Without a
+    /// socket, nobody would know when, so the child copies nothing.
     copied: Option<(UnixStream, UnixStream)>,
 }
 
@@ -76,7 +77,7 @@ fn parent() {
 fn child() {
     let Some(Forking { mut locked, copied }) = taken() else { return };
     if let Some(state) = locked.begun() {
-        state.begin_child();
+        state.begin_child(copied.is_some());
     }
     drop(copied);
     drop(locked);
@@ -88,11 +89,12 @@ impl State {
         self.pieces.all().filter(|(_, piece)| !piece.is_shared && piece.is_inherited)
     }
 
-    fn begin_child(&mut self) {
+    fn begin_child(&mut self, may_copy: bool) {
         self.move_in();
         self.note_fork();
         let all: Vec<_> = self.private().collect();
-        let failed: Vec<_> = all.iter().filter(|(start, piece)| !copy(*start, piece)).collect();
+        let is_lost = |(start, piece): &&(usize, Piece)| !may_copy || !copy(*start, piece);
+        let failed: Vec<_> = all.iter().filter(is_lost).collect();
         for (start, piece) in &failed {
             // Else the child would write to the parent's memory.
             if let Ok(place) = Place::reserve(Spot::Fixed(*start), piece.len, piece.len) {

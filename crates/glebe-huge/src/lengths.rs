@@ -58,7 +58,7 @@ pub(crate) fn filled(fd: i32, mode: i32, offset: i64, len: i64) -> Option<Answer
     let state = locked.get();
     let (file, old, known) = state.known(fd)?;
     let (Known::Waiting { page } | Known::Leased { page, .. }) = known;
-    let (Ok(from), Ok(more)) = (usize::try_from(offset), usize::try_from(len)) else {
+    let (Ok(from), Ok(more @ 1..)) = (usize::try_from(offset), usize::try_from(len)) else {
         return Some(Err(EINVAL));
     };
     let Some(end) = from.checked_add(more).and_then(|end| end.checked_next_multiple_of(page))
@@ -71,7 +71,13 @@ pub(crate) fn filled(fd: i32, mode: i32, offset: i64, len: i64) -> Option<Answer
         (0, Known::Leased { is_mapped: true, .. }) => None,
         (0, _) => Some(match state.lease_file(file, fd, end.max(old)) {
             Ok(_) => Ok(0),
-            Err(why) => refused(state, end, "file", &why, call),
+            Err(why) => {
+                let answer = refused(state, end, "file", &why, call);
+                if answer.is_ok() {
+                    state.leave_file(fd);
+                }
+                answer
+            }
         }),
         (both, Known::Leased { .. }) if both == FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE => {
             Some(zero(fd, from..(from + more).min(old)))

@@ -25,6 +25,7 @@ mod files;
 mod loan;
 mod segments;
 mod state;
+mod tokens;
 
 // L4: what the calls do
 mod advise;

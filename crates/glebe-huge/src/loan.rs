@@ -29,6 +29,11 @@ impl Loan {
         own_files::add(connection);
         Self { lease, connection, bytes, is_forked: false }
     }
+
+    /// Returns the daemon's number of the lease.
+    pub(crate) fn number(&self) -> u64 {
+        self.lease.number()
+    }
 }
 
 impl State {
@@ -101,7 +106,7 @@ impl State {
             _ => None,
         });
         let segments = self.segments.values_mut().map(|segment| &mut segment.loan);
-        let all = holdings.chain(segments).chain(self.files.loans());
+        let all = holdings.chain(segments).chain(self.files.forked());
         all.for_each(|loan| loan.is_forked = true);
     }
 }

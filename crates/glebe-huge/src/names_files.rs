@@ -10,6 +10,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::os::fd::IntoRawFd;
 
 use glebe_os::internal::sys::errno::{self, ENOSYS};
+use glebe_os::internal::sys::memory::direct;
 use glebe_os::internal::sys::memory::direct_files::{
     self, AT_FDCWD, MFD_HUGETLB, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY,
 };
@@ -37,9 +38,6 @@ pub unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_i
 /// # Safety
 /// The path ends with a zero byte.
 unsafe fn shown(path: *const c_char) -> Option<c_int> {
-    if path.is_null() {
-        return None;
-    }
     // SAFETY: the caller keeps the contract.
     let path = unsafe { CStr::from_ptr(path) };
     shown::pages(path.to_bytes()).map(IntoRawFd::into_raw_fd)
@@ -47,14 +45,18 @@ unsafe fn shown(path: *const c_char) -> Option<c_int> {
 
 unsafe fn opened(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: the caller keeps the contract.
-    if let Some(fd) = unsafe { shown(path) } {
+    let fd = number(unsafe { direct_files::openat(at, path.expose_provenance(), flags, mode) });
+    if fd < 0 {
         return fd;
     }
-    // SAFETY: the caller keeps the contract.
-    let fd = number(unsafe { direct_files::openat(at, path.expose_provenance(), flags, mode) });
-    if fd >= 0 {
-        mounts::opened(fd, flags);
+    // SAFETY: the kernel has read the path, and the descriptor is new.
+    unsafe {
+        if let Some(other) = shown(path) {
+            let _ = direct::close(fd);
+            return other;
+        }
     }
+    mounts::opened(fd, flags);
     fd
 }
 
@@ -177,14 +179,6 @@ pub unsafe extern "C" fn mkostemp64(template: *mut c_char, flags: c_int) -> c_in
 unsafe fn stream(function: &CStr, path: *const c_char, mode: *const c_char) -> *mut c_void {
     // SAFETY: the caller keeps the contract, and the C library's functions have these types.
     unsafe {
-        if let Some(fd) = shown(path) {
-            let found = behind(c"fdopen", &[]);
-            if !found.is_null() {
-                let call: unsafe extern "C" fn(c_int, *const c_char) -> *mut c_void =
-                    std::mem::transmute(found);
-                return call(fd, mode);
-            }
-        }
         let found = behind(function, &[]);
         if found.is_null() {
             errno::set(ENOSYS);
@@ -192,7 +186,31 @@ unsafe fn stream(function: &CStr, path: *const c_char, mode: *const c_char) -> *
         }
         let call: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void =
             std::mem::transmute(found);
-        call(path, mode)
+        let stream = call(path, mode);
+        // A path that could be opened can be read.
+        match if stream.is_null() { None } else { shown(path) } {
+            Some(fd) => instead(stream, fd, mode),
+            None => stream,
+        }
+    }
+}
+
+/// Opens a stream on a descriptor, and closes another stream.
+///
+/// # Safety
+/// Both are the caller's.
+unsafe fn instead(stream: *mut c_void, fd: c_int, mode: *const c_char) -> *mut c_void {
+    let [open, close] = [c"fdopen", c"fclose"].map(|name| behind(name, &[]));
+    if open.is_null() || close.is_null() {
+        return stream;
+    }
+    // SAFETY: the C library's functions have these types.
+    unsafe {
+        let open: unsafe extern "C" fn(c_int, *const c_char) -> *mut c_void =
+            std::mem::transmute(open);
+        let close: unsafe extern "C" fn(*mut c_void) -> c_int = std::mem::transmute(close);
+        close(stream);
+        open(fd, mode)
     }
 }
 

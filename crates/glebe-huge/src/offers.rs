@@ -91,13 +91,14 @@ impl State {
     fn replace(&mut self, number: u64) -> Result<(), i32> {
         let pieces: Vec<_> =
             self.pieces.all().filter(|(_, piece)| piece.holding == number).collect();
+        // The lost lease no longer counts for the quota.
+        pieces.iter().for_each(|(start, piece)| self.forget(*start..start + piece.len));
         for (start, piece) in pieces {
             let spot = Spot::Fixed(start);
             let (len, prot, is_shared) = (piece.len, piece.prot, false);
             let request = Request { spot, len, page: len, prot, is_shared, flags: 0 };
             if self.map(&request).is_err() {
                 Place::reserve(spot, len, len)?.fill(prot)?;
-                self.forget(start..start + len);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! What shmget(2) with `SHM_HUGETLB`, shmat(2), shmdt(2) and shmctl(2) do.
 //!
-//! A segment's memory is a lease. Its *token* is a segment of the kernel's with one ordinary page,
-//! which has the key, the identifier and the permissions. Each attachment attaches the token too,
+//! A segment's memory is a lease. Its [token](crate::tokens) is a segment of the kernel's, which has
+//! the key, the identifier and the permissions. Each attachment attaches the token too,
 //! so the kernel counts attachments, also those of forked children, and removes the token after the
 //! last. Then the lease ends.
 //!
@@ -19,7 +19,7 @@ use glebe_os::internal::sys::memory::direct::{
 };
 use glebe_os::internal::sys::memory::direct_files::copy_above;
 use glebe_os::internal::sys::memory::direct_segments::{
-    self as segments, segment_len, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, IPC_RMID, IPC_STAT, MODE,
+    self as segments, segment_told, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, IPC_RMID, IPC_STAT, MODE,
     SHM_EXEC, SHM_HUGETLB, SHM_RDONLY, SHM_REMAP, SHM_RND, SHM_STAT, SHM_STAT_ANY,
 };
 use glebe_os::internal::sys::page_size;
@@ -31,6 +31,7 @@ use crate::own_files;
 use crate::pieces::Piece;
 use crate::place::{Place, Spot};
 use crate::state::{locked, Holding, Source, State};
+use crate::tokens;
 use crate::unmap::replacing;
 
 pub(crate) struct Segment {
@@ -65,14 +66,17 @@ pub(crate) fn shmget(key: i32, size: usize, flags: i32) -> Answer {
     state.end_removed_segments();
     if key != IPC_PRIVATE {
         match segments::shmget(key, 0, flags & MODE) {
-            Ok(id) => {
-                let there = state.segments.get(&(id as i32));
-                return there.map_or_else(call, |segment| match flags & (IPC_CREAT | IPC_EXCL) {
-                    both if both == IPC_CREAT | IPC_EXCL => Err(EEXIST),
-                    _ if size > segment.size => Err(EINVAL),
-                    _ => Ok(id),
-                });
-            }
+            Ok(id) => match state.segments.get(&(id as i32)) {
+                Some(segment) => {
+                    return match flags & (IPC_CREAT | IPC_EXCL) {
+                        both if both == IPC_CREAT | IPC_EXCL => Err(EEXIST),
+                        _ if size > segment.size => Err(EINVAL),
+                        _ => Ok(id),
+                    }
+                }
+                None if is_huge && flags & IPC_CREAT != 0 && tokens::removed(id as i32) => {}
+                None => return call(),
+            },
             Err(ENOENT) if flags & IPC_CREAT != 0 => {}
             Err(_) => return call(),
         }
@@ -100,7 +104,7 @@ pub(crate) unsafe fn shmat(id: i32, addr: usize, flags: i32) -> Answer {
     }
     match flags & SHM_REMAP {
         0 => call(),
-        _ => replacing(addr, segment_len(id).unwrap_or(0), call),
+        _ => replacing(addr, segment_told(id).map_or(0, |told| told.len), call),
     }
 }
 
@@ -154,9 +158,8 @@ impl State {
             Ok(lent) => lent,
             Err(why) => return refused(self, len, "segment", &why, call),
         };
-        let own = flags & MODE | IPC_CREAT | IPC_EXCL;
         let made = high(&file).ok_or(EMFILE).and_then(|file| {
-            let id = segments::shmget(key, page_size().bytes().as_usize(), own)?;
+            let id = tokens::made(key, flags & MODE, loan.number())?;
             Ok((id, file))
         });
         match made {
@@ -236,7 +239,7 @@ impl State {
 
     /// Ends the leases of segments that somebody has removed and nobody has attached.
     fn end_removed_segments(&mut self) {
-        let is_gone = |id: &&i32| matches!(segment_len(**id), Err(EINVAL | EIDRM));
+        let is_gone = |id: &&i32| matches!(segment_told(**id), Err(EINVAL | EIDRM));
         let gone: Vec<i32> = self.segments.keys().filter(is_gone).copied().collect();
         for id in gone {
             let Some(Segment { loan, file, .. }) = self.segments.remove(&id) else { continue };

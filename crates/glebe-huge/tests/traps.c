@@ -2,6 +2,7 @@
  * a case. Prints what does not hold. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -506,6 +507,34 @@ static void local_failure(void)
     CHECK(all_are(one, 1, 0) && all_are(one + PAGE, 1, 1));
 }
 
+/* Without a descriptor nobody could wait for the child's copy. */
+static void crowded_fork(void)
+{
+    char *memory = must(map(NULL, 2, BOTH, MAP_PRIVATE));
+    memset(memory, 7, 2 * PAGE);
+    while (dup(2) >= 0)
+        ;
+    CHECK(errno == EMFILE);
+    pid_t child = fork();
+    if (child == 0) {
+        memory[0] = 1;
+        _exit(0);
+    }
+    int status = status_of(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    CHECK(all_are(memory, 2, 7));
+}
+
+/* Wrong requests fail as the kernel's do, also where huge pages are required. */
+static void wrong(void)
+{
+    char *one = must(map(NULL, 2, BOTH, MAP_PRIVATE | MAP_STACK));
+    CHECK(map(one, 1, BOTH, MAP_PRIVATE | MAP_FIXED_NOREPLACE) == MAP_FAILED && errno == EEXIST);
+    CHECK(map(NULL, 1, BOTH, 0) == MAP_FAILED && errno == EINVAL);
+    CHECK(open((char *)1, O_RDONLY) == -1 && errno == EFAULT);
+    CHECK(fopen((char *)1, "r") == NULL && errno == EFAULT);
+}
+
 int main(int count, char **words)
 {
     static const struct {
@@ -523,7 +552,8 @@ int main(int count, char **words)
         {"descriptors", descriptors}, {"few_files", few_files},
         {"held", held},               {"refused", refused},
         {"offered", offered},         {"offered_fork", offered_fork},
-        {"local_failure", local_failure},
+        {"local_failure", local_failure}, {"crowded_fork", crowded_fork},
+        {"wrong", wrong},
     };
     const char *wanted = count > 1 ? words[1] : "";
     for (size_t nth = 0; nth < sizeof cases / sizeof *cases; nth++)

@@ -56,6 +56,12 @@ impl PartLease {
         Ok(Self { number, connection: Some(Arc::clone(connection)) })
     }
 
+    /// Returns the daemon's number of the lease.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Lets the daemon take the memory when others need it.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 """Shared parts of the tests. Reserves use base pages, so only test_leases changes the machine."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -23,6 +24,12 @@ def pytest_report_header():
 def reserve():
     with glebe.Reserve(16 << 20, source="plain") as reserve:
         yield reserve
+
+
+@pytest.fixture
+def base_pages(monkeypatch):
+    """Keeps programs of the documentation off the machine's pool, which other tests change."""
+    monkeypatch.setattr(glebe, "Reserve", functools.partial(glebe.Reserve, source="plain"))
 
 
 @pytest.fixture

@@ -15,9 +15,12 @@ EXAMPLE = EXAMPLES / "dask_spill.py"
 PATIENCE = 300
 # A worker keeps few bytes, so it spills. Its idle memory has room for all, until it takes it.
 SMALL = """
+import functools
 import dask_spill
 from distributed import Client, LocalCluster
 
+# Huge pages of the machine's pool are for other tests.
+dask_spill.glebe.Reserve = functools.partial(dask_spill.glebe.Reserve, source="plain")
 data = (dask_spill.Spill, {"target": 4 << 20, "idle": 64 << 20})
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, dashboard_address=None, threads_per_worker=1, data=data) as all:

@@ -11,7 +11,7 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "python.md"
 
 
-def test_the_examples_of_the_page_run(monkeypatch):
+def test_the_examples_of_the_page_run(monkeypatch, base_pages):
     if not PAGE.exists():
         pytest.skip(f"skipped: no {PAGE}")
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -28,7 +28,7 @@ def test_the_examples_of_the_page_run(monkeypatch):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_the_notebook_runs(path):
+def test_the_notebook_runs(path, base_pages):
     cells = json.loads(path.read_text())["cells"]
     names = {}
     for cell in cells:

@@ -230,10 +230,12 @@ impl Supervisor<'_> {
                 end(tree, &held);
                 // The kernel does not show the process if it is in another PID namespace.
                 self.listener.proceed(&held)?;
+                self.supply.close();
                 return Ok(Some(format!("the program was killed: {}: {why}", described(&held))));
             }
         }
-        if self.listener.proceed(&held)? && !matches!(supplied, Supplied::Refused(_)) {
+        let takes_pages = matches!(supplied, Supplied::Leased(_) | Supplied::Free);
+        if self.listener.proceed(&held)? && takes_pages {
             self.supply.wait_until_taken(&held);
         }
         self.supply.close();

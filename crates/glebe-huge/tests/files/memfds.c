@@ -91,6 +91,29 @@ static void private_copy(void)
     must(munmap((char *)read_only, HUGE) == 0 && munmap(base, 2 * HUGE) == 0 && close(fd) == 0);
 }
 
+static void map_and_write(void *with)
+{
+    char *base = mapped(*(int *)with, HUGE, MAP_SHARED, 0);
+    base[1] = 8;
+}
+
+/* Copies have what was written by mprotect(2) or in a child. */
+static void late_writes(void)
+{
+    int fd = made(0);
+    must(ftruncate(fd, HUGE) == 0);
+    char *base = mmap(NULL, HUGE, PROT_READ, MAP_SHARED, fd, 0);
+    must(base != MAP_FAILED && mprotect(base, HUGE, PROT_READ | PROT_WRITE) == 0);
+    base[1] = 7;
+    must(munmap(base, HUGE) == 0);
+    char *copy = mapped(fd, HUGE, MAP_PRIVATE, 0);
+    must(copy[1] == 7 && munmap(copy, HUGE) == 0 && close(fd) == 0);
+    fd = made(0);
+    must(ftruncate(fd, HUGE) == 0 && in_child(map_and_write, &fd) == 0);
+    copy = mapped(fd, HUGE, MAP_PRIVATE, 0);
+    must(copy[1] == 8 && munmap(copy, HUGE) == 0 && close(fd) == 0);
+}
+
 /* No second lease for a file that is only mapped privately. */
 static void private_only(void)
 {
@@ -131,6 +154,7 @@ static void lengths(void)
 static void filled(void)
 {
     int fd = made(0), other = made(0);
+    fails(fallocate(fd, 0, 0, 0), EINVAL);
     must(fallocate(fd, 0, HUGE, HUGE) == 0 && length(fd) == 2 * HUGE);
     must(posix_fallocate(other, 0, 1) == 0 && length(other) == HUGE);
     must(fallocate(fd, 0, 0, 2 * HUGE) == 0 && posix_fallocate(fd, 0, HUGE) == 0);
@@ -328,7 +352,7 @@ int main(int count, char **words)
         {"children", children},
         {"copies", copies},
         {"filled", filled},
-        {"lengths", lengths},
+        {"late_writes", late_writes}, {"lengths", lengths},
         {"many", many},
         {"places", places},
         {"private_copy", private_copy},

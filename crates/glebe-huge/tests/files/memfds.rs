@@ -25,6 +25,11 @@ fn private_mappings_are_copies() {
 }
 
 #[test]
+fn a_private_mapping_has_what_was_written_late() {
+    passes("late_writes");
+}
+
+#[test]
 fn a_private_mapping_of_a_fresh_file_needs_its_memory_once() {
     passes("private_only");
 }

@@ -117,11 +117,16 @@ impl Running {
         let output = command.output().expect("the program starts");
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{}: {told}", output.status);
+        self.has_all_back();
+        told.lines().last().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until no lease is left.
+    pub fn has_all_back(&self) {
         let client = Client::connect_to(&self.socket, "test").expect("a daemon");
         wait_until("all memory is back", PATIENCE, || {
             let stats = client.stats().expect("an answer");
             stats.contains("glebe_lease_held_bytes 0\n")
         });
-        told.lines().last().unwrap_or_default().to_owned()
     }
 }

@@ -249,10 +249,27 @@ static void alone(void)
     must(told(shmget(atoi(getenv("KEY")), 0, 0)).shm_segsz == 4096);
 }
 
+/* Dies with a segment, whose key stays. */
+static void killed(void)
+{
+    must(shmget(atoi(getenv("KEY")), HUGE, OWN) >= 0);
+    raise(SIGKILL);
+}
+
+/* The key is free again, for another length too. */
+static void again(void)
+{
+    int id = shmget(atoi(getenv("KEY")), 2 * HUGE, OWN | IPC_EXCL);
+    must(id >= 0 && told(id).shm_segsz == 2 * HUGE);
+    char *base = attached(id, NULL, 0);
+    must(base[HUGE] == 0 && shmdt(base) == 0 && shmctl(id, IPC_RMID, NULL) == 0);
+}
+
 int main(int count, char **words)
 {
     static const struct check all[] = {
-        {"alone", alone},       {"children", children}, {"keys", keys},     {"many", many},
+        {"again", again},       {"alone", alone},       {"children", children},
+        {"keys", keys},         {"killed", killed},     {"many", many},
         {"ordinary", ordinary}, {"parts", parts},       {"places", places}, {"read_only", read_only},
         {"refused", refused},   {"sizes", sizes},       {"stranger", stranger},
     };

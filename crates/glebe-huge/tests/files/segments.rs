@@ -1,5 +1,7 @@
 //! shmget(2) with `SHM_HUGETLB`.
 
+use std::os::unix::process::ExitStatusExt;
+
 use super::running::Running;
 
 fn passes(name: &str) {
@@ -52,6 +54,21 @@ fn leases_end_with_their_segments() {
 #[test]
 fn another_program_is_refused() {
     passes("stranger");
+}
+
+#[test]
+fn the_key_of_a_killed_program_is_free_again() {
+    let Some(running) = Running::new("segments.c") else { return };
+    let key = std::process::id().to_string();
+    let run = |name: &str| {
+        let mut command = running.command(running.program(), "required");
+        command.args([name]).env("KEY", &key);
+        command
+    };
+    let killed = run("killed").status().expect("the program starts");
+    assert_eq!(killed.signal(), Some(9));
+    running.has_all_back();
+    assert!(running.told(&mut run("again")).contains("leased 4 MiB in 1 mapping"));
 }
 
 #[test]

@@ -23,6 +23,13 @@ macro_rules! cases {
 cases! {
     zeroed, private_fork, shared_fork, own_no_fork, vforked, dontneed, fixed, executable, parts,
     moved, protect, signals, threads, smaps, descriptors, few_files, executed, sizes, local_failure,
+    crowded_fork,
+}
+
+#[test]
+fn what_is_wrong_is_refused_and_ends_no_program_that_requires_pages() {
+    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    running.holds("wrong", "required,show-pages");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! item, which holds the head. If a page is missing, the item is lost. Calls need no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use glebe::contig::Contig;
 use glebe::page_size;
@@ -16,6 +17,8 @@ const SPARE: u64 = 32;
 /// Minimum bytes of the reserve, whose length is a multiple of `UNIT`.
 const LEN_MIN: u64 = 4 << 20;
 const UNIT: u64 = 2 << 20;
+/// Longest search for memory in one run. Clients wait for the server's start.
+const SEARCH: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
@@ -46,11 +49,12 @@ impl Memory {
     ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let unit = bricks.map_or(UNIT, |(each, _)| each.bytes().get().max(UNIT));
         let len = Bytes::new((bytes - bytes % unit).max(LEN_MIN).max(unit));
+        let memory = Contig::options().search_time(SEARCH);
         let options = match bricks {
             Some((each, more)) => Reserve::options()
-                .memory(Contig::options().bricks_of(each))
+                .memory(memory.bricks_of(each))
                 .room(Bytes::new(len.get().saturating_add(more))),
-            None => Reserve::options(),
+            None => Reserve::options().memory(memory),
         };
         let reserve = options.build(len)?;
         let items = reserve.page_cache().namespace("items")?.without_eviction();

@@ -7,6 +7,9 @@ use glebe::units::Bytes;
 
 use super::supply::Supplied;
 
+/// Most reasons in the line. Some have numbers that change.
+const REASONS: usize = 8;
+
 #[derive(Debug, Default)]
 pub struct Report {
     leased: Bytes,
@@ -25,7 +28,12 @@ impl Report {
                 self.calls_leased += 1;
             }
             Supplied::Free => self.calls_free += 1,
-            Supplied::Refused(why) => *self.refused.entry(why.clone()).or_default() += 1,
+            Supplied::Exists => {}
+            Supplied::Refused(why) => {
+                let is_told = self.refused.len() < REASONS || self.refused.contains_key(why);
+                let why = if is_told { why } else { "other reasons" };
+                *self.refused.entry(why.to_owned()).or_default() += 1;
+            }
         }
     }
 }
@@ -72,5 +80,10 @@ mod tests {
             "6 MiB of huge pages leased in 2 calls; 2 calls found free pages in the pool; \
                       2 calls refused: no daemon";
         assert_eq!(report.to_string(), wanted);
+        for nth in 0..100 {
+            report.add(&Supplied::Refused(format!("reason {nth}")));
+        }
+        let line = report.to_string();
+        assert!(line.contains("93 calls refused: other reasons"), "{line}");
     }
 }

@@ -13,8 +13,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use glebe::contig::internal::Keeping;
+use glebe::internal::sys::errno::EACCES;
 use glebe::internal::sys::machine::hugetlb::{Pool, PoolCounts};
 use glebe::internal::sys::machine::meminfo;
+use glebe::internal::sys::memory::direct_segments as segments;
 use glebe::internal::sys::processes::seccomp::HeldCall;
 use glebe::units::{Bytes, PageSize};
 use glebe_lease::wire::Name;
@@ -41,6 +43,8 @@ pub enum Supplied {
     Leased(Bytes),
     /// The pool had enough free pages.
     Free,
+    /// The segment exists, and so do its pages.
+    Exists,
     Refused(String),
 }
 
@@ -49,6 +53,7 @@ impl fmt::Display for Supplied {
         match self {
             Self::Leased(bytes) => write!(f, "{bytes} leased"),
             Self::Free => f.write_str("free pages of the pool"),
+            Self::Exists => f.write_str("the segment exists"),
             Self::Refused(why) => write!(f, "refused: {why}"),
         }
     }
@@ -64,6 +69,8 @@ pub struct Supply {
     default_page: Option<PageSize>,
     /// The connection holds all leases.
     client: Option<Client>,
+    /// Connections to daemons that did not answer once. They hold leases too.
+    former: Vec<Client>,
     leased: Bytes,
     /// Pages given to calls that have not reserved them, so that free pages may be theirs.
     unreserved: u64,
@@ -85,6 +92,7 @@ impl Supply {
             pool: Pool::of(PAGE).ok_or_else(lacks)?,
             default_page: default.and_then(|bytes| PageSize::new(bytes.get())),
             client: None,
+            former: Vec::new(),
             leased: Bytes::ZERO,
             unreserved: 0,
             available: 0,
@@ -108,6 +116,9 @@ impl Supply {
 
     fn leased_for(&mut self, held: &HeldCall) -> Result<Supplied, String> {
         self.available = 0;
+        if exists(held) {
+            return Ok(Supplied::Exists);
+        }
         let page = held.page.or(self.default_page);
         if page != Some(PAGE) {
             return Err(format!("the daemon has pages of {} only", PAGE.bytes()));
@@ -181,7 +192,7 @@ impl Supply {
         client.file(wish).map_err(|error| {
             if !matches!(error, LeaseError::Refused { .. }) {
                 // The next call connects to the next daemon.
-                self.client = None;
+                self.former.extend(self.client.take());
             }
             error.to_string()
         })
@@ -219,6 +230,12 @@ impl Supply {
     fn counts(&self) -> Result<PoolCounts, String> {
         self.pool.counts().map_err(|error| error.to_string())
     }
+}
+
+/// Returns true if the call finds a segment that somebody made.
+fn exists(held: &HeldCall) -> bool {
+    let found = held.key.map(|key| segments::shmget(key, 0, 0));
+    matches!(found, Some(Ok(_) | Err(EACCES)))
 }
 
 fn pages(held: &HeldCall) -> u64 {

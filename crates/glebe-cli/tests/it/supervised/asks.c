@@ -31,6 +31,18 @@ static void *segment(size_t len) {
     return at;
 }
 
+/* Returns the segment, unless a look-up finds another one. */
+static void *looked_up(size_t len) {
+    int flags = IPC_CREAT | SHM_HUGETLB | 0600, id = shmget(getpid(), len, flags), i;
+    void *at;
+    for (i = 0; i < 3; i++)
+        if (id < 0 || shmget(getpid(), len, flags) != id)
+            return MAP_FAILED;
+    at = shmat(id, NULL, 0);
+    shmctl(id, IPC_RMID, NULL);
+    return at;
+}
+
 static void check(unsigned char *at, size_t len) {
     size_t i;
     for (i = 0; i < len; i += 512)
@@ -87,6 +99,9 @@ int main(int count, char **words) {
             break;
         case 's': /* a segment of shared memory */
             at = segment(len);
+            break;
+        case 'k': /* makes a segment with a key, and looks it up three times */
+            at = looked_up(len);
             break;
         case 'u': /* maps and unmaps */
             at = map(len, 0);

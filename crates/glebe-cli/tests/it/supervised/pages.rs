@@ -46,6 +46,15 @@ fn a_segment_gets_pages() {
 }
 
 #[test]
+fn a_look_up_of_a_segment_leases_nothing() {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    let (said, wrong, status) = ran(&mut lender.run("quota=8388608", &["k8"]));
+    assert_eq!((said.as_str(), status), ("k8\n", Some(7)), "{wrong}");
+    assert_eq!(wrong, "glebe: 8 MiB of huge pages leased in 1 call\n");
+    lender.has_all_back();
+}
+
+#[test]
 fn free_pages_of_the_pool_are_used_first() {
     let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
     // What the program unmapped is free. The daemon lends two pages more for the second call.

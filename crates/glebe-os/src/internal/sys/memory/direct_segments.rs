@@ -54,17 +54,25 @@ pub unsafe fn shmctl(id: i32, command: i32, buffer: usize) -> Answer {
     answer(unsafe { libc::syscall(libc::SYS_shmctl, id, command, buffer) })
 }
 
-/// Returns the length of a segment.
+/// What shmctl(2) tells of a segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub len: usize,
+    pub attachments: u64,
+}
+
+/// Returns what the kernel knows of a segment.
 ///
 /// # Errors
 /// See shmctl(2).
-pub fn segment_len(id: i32) -> Answer {
+pub fn segment_told(id: i32) -> Result<Told, i32> {
     let mut told = MaybeUninit::<libc::shmid_ds>::zeroed();
     // SAFETY: the kernel fills the local, for which zeros are valid too.
-    unsafe {
+    let told = unsafe {
         shmctl(id, IPC_STAT, told.as_mut_ptr().expose_provenance())?;
-        Ok(told.assume_init().shm_segsz)
-    }
+        told.assume_init()
+    };
+    Ok(Told { len: told.shm_segsz, attachments: told.shm_nattch })
 }
 
 /// Writes a length where shmctl(2) wrote one.

@@ -40,6 +40,8 @@ pub struct HeldCall {
     /// The thread that made the call; 0 if this PID namespace does not show it.
     pub thread: u32,
     pub call: PoolCall,
+    /// Key of the segment; `None` if the call maps memory, or the segment has no key.
+    pub key: Option<i32>,
     pub len: Bytes,
     /// `None` for the pool's default size.
     pub page: Option<PageSize>,
@@ -142,10 +144,11 @@ impl AsFd for CallListener {
 
 fn held(message: &libc::seccomp_notif) -> Option<HeldCall> {
     let (data, is_call) = (&message.data, |call| i64::from(message.data.nr) == call);
-    let (call, flags, without) = if is_call(libc::SYS_mmap) {
-        (PoolCall::Mmap, data.args[3], libc::MAP_NORESERVE)
+    let (call, key, flags, without) = if is_call(libc::SYS_mmap) {
+        (PoolCall::Mmap, libc::IPC_PRIVATE, data.args[3], libc::MAP_NORESERVE)
     } else if is_call(libc::SYS_shmget) {
-        (PoolCall::Shmget, data.args[2], libc::SHM_NORESERVE)
+        // The kernel reads 32 bits.
+        (PoolCall::Shmget, data.args[0] as i32, data.args[2], libc::SHM_NORESERVE)
     } else {
         return None;
     };
@@ -154,6 +157,7 @@ fn held(message: &libc::seccomp_notif) -> Option<HeldCall> {
         id: message.id,
         thread: message.pid,
         call,
+        key: (key != libc::IPC_PRIVATE).then_some(key),
         len: Bytes::new(data.args[1]),
         page: if log == 0 { None } else { PageSize::new(1 << log) },
         reserves: flags & without as u64 == 0,
