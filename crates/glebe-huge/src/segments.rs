@@ -1,9 +1,9 @@
 //! What shmget(2) with `SHM_HUGETLB`, shmat(2), shmdt(2) and shmctl(2) do.
 //!
-//! A segment's memory is a lease. Its [token](crate::tokens) is a segment of the kernel's, which has
-//! the key, the identifier and the permissions. Each attachment attaches the token too,
-//! so the kernel counts attachments, also those of forked children, and removes the token after the
-//! last. Then the lease ends.
+//! A segment's memory is a lease. Its [token](crate::tokens) is a segment of the kernel's, which
+//! has the key, the identifier and the permissions. Each attachment attaches the token too, so the
+//! kernel counts attachments, also those of forked children, and removes the token after the last.
+//! Then the lease ends.
 //!
 //! # Safety
 //! The program owns the ranges that it names.

@@ -1,5 +1,5 @@
-//! A token is a segment of the kernel's with one ordinary page, which names the lease that it stands
-//! for. It outlives a killed program, whose lease ends. Then its key would lead nowhere.
+//! A token is a segment of the kernel's with one ordinary page, which names the lease that it
+//! stands for. It outlives a killed program, whose lease ends. Then its key would lead nowhere.
 #![allow(unsafe_code)] // Safety: the page is attached while it is read or written.
 
 use glebe_os::internal::sys::memory::direct::{self, Answer};

@@ -21,6 +21,7 @@
 #define PAGE (2ul << 20)
 #define HUGE (MAP_ANONYMOUS | MAP_HUGETLB)
 #define BOTH (PROT_READ | PROT_WRITE)
+#define DONTNEED_LOCKED 24 /* MADV_DONTNEED_LOCKED */
 
 static int failures;
 
@@ -202,6 +203,8 @@ static void dontneed(void)
     CHECK(madvise(memory, 2 * PAGE, MADV_DONTNEED) == 0);
     CHECK(mprotect(memory + PAGE, PAGE, PROT_READ) == 0);
     CHECK(all_are(memory, 2, 0) && all_are(memory + 2 * PAGE, 2, 7));
+    CHECK(madvise(memory + 3 * PAGE, PAGE, DONTNEED_LOCKED) == 0 && memory[3 * PAGE] == 0);
+    memset(memory + 3 * PAGE, 7, PAGE);
     CHECK(madvise(memory + 4096, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
     CHECK(madvise(memory + 2 * PAGE, PAGE, MADV_FREE) == -1 && errno == EINVAL);
     CHECK(madvise(memory + 2 * PAGE, PAGE, MADV_REMOVE) == -1);
