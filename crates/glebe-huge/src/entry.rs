@@ -19,6 +19,7 @@ use crate::lease::Request;
 use crate::place::Spot;
 use crate::state::{locked, State};
 use crate::unmap::{replacing, rounded};
+use crate::view::View;
 
 /// Exit status when `required` memory cannot be had.
 const REFUSED: i32 = 125;
@@ -41,16 +42,10 @@ const KNOWN: i32 = TYPE
 
 /// # Safety
 /// See mmap(2).
-pub(crate) unsafe fn mmap(
-    addr: usize,
-    len: usize,
-    prot: i32,
-    flags: i32,
-    fd: i32,
-    offset: i64,
-) -> Answer {
+pub(crate) unsafe fn mmap(view: View) -> Answer {
+    let View { addr, len, prot, flags, .. } = view;
     // SAFETY: the caller keeps the contract.
-    let call = || unsafe { direct::mmap(addr, len, prot, flags, fd, offset) };
+    let call = || unsafe { view.call() };
     if flags & MAP_HUGETLB != 0 && flags & MAP_ANONYMOUS != 0 {
         let mut locked = locked();
         return match request(addr, len, prot, flags) {
@@ -59,7 +54,7 @@ pub(crate) unsafe fn mmap(
         };
     }
     // SAFETY: the caller keeps the contract.
-    if let Some(answer) = unsafe { file_maps::mmap(addr, len, prot, flags, fd, offset) } {
+    if let Some(answer) = unsafe { file_maps::mmap(view) } {
         return answer;
     }
     match flags & MAP_FIXED {

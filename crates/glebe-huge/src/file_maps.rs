@@ -17,42 +17,14 @@ use crate::lease::Request;
 use crate::lengths::grown;
 use crate::pieces::Piece;
 use crate::state::{locked, Holding, Source, State};
-
-/// The arguments of mmap(2).
-#[derive(Clone, Copy, Debug)]
-struct View {
-    addr: usize,
-    len: usize,
-    prot: i32,
-    flags: i32,
-    fd: i32,
-    offset: i64,
-}
-
-impl View {
-    /// Has the kernel answer.
-    ///
-    /// # Safety
-    /// See mmap(2).
-    unsafe fn call(self) -> Answer {
-        let Self { addr, len, prot, flags, fd, offset } = self;
-        // SAFETY: the caller keeps the contract.
-        unsafe { direct::mmap(addr, len, prot, flags, fd, offset) }
-    }
-}
+use crate::view::View;
 
 /// Maps a file of huge pages. Returns nothing if the descriptor is on another file.
 ///
 /// # Safety
 /// See mmap(2).
-pub(crate) unsafe fn mmap(
-    addr: usize,
-    len: usize,
-    prot: i32,
-    flags: i32,
-    fd: i32,
-    offset: i64,
-) -> Option<Answer> {
+pub(crate) unsafe fn mmap(view: View) -> Option<Answer> {
+    let View { len, prot, flags, fd, offset, .. } = view;
     if fd < 0 || flags & MAP_ANONYMOUS != 0 || !is_any() {
         return None;
     }
@@ -62,7 +34,7 @@ pub(crate) unsafe fn mmap(
     let (Known::Waiting { page } | Known::Leased { page, .. }) = known;
     let from = usize::try_from(offset).ok().filter(|from| from % page == 0)?;
     let len = len.checked_next_multiple_of(page).filter(|len| *len > 0)?;
-    let view = View { addr, len, prot, flags, fd, offset };
+    let view = View { len, ..view };
     let end = from.checked_add(len)?;
     // As on hugetlbfs, only a mapping that may be written makes the file longer.
     if end > old && prot & PROT_WRITE == 0 {

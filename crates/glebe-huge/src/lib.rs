@@ -19,6 +19,7 @@ mod pieces;
 
 // L2: memory
 mod place;
+mod view;
 
 // L3: the one state of the process, and what it consists of
 mod files;

@@ -10,6 +10,7 @@ use std::ptr;
 use glebe_os::internal::sys::errno::{self, EBADF};
 use glebe_os::internal::sys::memory::direct::{self, Answer};
 
+use crate::view::View;
 use crate::{advise, entry, files, moves, offers, own_files, unmap};
 
 pub(crate) fn number(answer: Answer) -> c_int {
@@ -41,8 +42,9 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: c_long,
 ) -> *mut c_void {
+    let addr = addr.expose_provenance();
     // SAFETY: the caller keeps the contract.
-    pointer(unsafe { entry::mmap(addr.expose_provenance(), len, prot, flags, fd, offset) })
+    pointer(unsafe { entry::mmap(View { addr, len, prot, flags, fd, offset }) })
 }
 
 /// mmap(2).
@@ -59,7 +61,7 @@ pub unsafe extern "C" fn mmap64(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: the caller keeps the contract.
-    pointer(unsafe { entry::mmap(addr.expose_provenance(), len, prot, flags, fd, offset) })
+    unsafe { mmap(addr, len, prot, flags, fd, offset) }
 }
 
 /// munmap(2).
