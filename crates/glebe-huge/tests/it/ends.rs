@@ -17,7 +17,7 @@ fn lines(said: &[u8]) -> Vec<String> {
 
 #[test]
 fn the_last_line_tells_what_was_leased() {
-    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, Settings::default()) else { return };
     let output = running.command("zeroed", "").output().unwrap();
     let said = lines(&output.stderr);
     assert_eq!(said.len(), 1, "{said:?}");
@@ -37,7 +37,7 @@ fn the_last_line_tells_what_was_leased() {
 
 #[test]
 fn a_refused_request_goes_to_the_kernel_and_is_told() {
-    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, Settings::default()) else { return };
     let said = running.holds("refused", "verbose");
     let refused = said.lines().find(|line| line.contains(": refused 2147483648 KiB, private: "));
     assert!(refused.is_some_and(|line| line.ends_with("; the kernel refuses too")), "{said}");
@@ -48,7 +48,7 @@ fn a_refused_request_goes_to_the_kernel_and_is_told() {
 
 #[test]
 fn a_quota_limits_a_process() {
-    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, Settings::default()) else { return };
     let quota = format!("quota={}", 8 * BRICK);
     assert!(running.holds("zeroed", &quota).contains(": leased 16 MiB at most, in 3 mappings"));
     let less = format!("quota={},required", 7 * BRICK);
@@ -61,7 +61,7 @@ fn a_quota_limits_a_process() {
 
 #[test]
 fn without_a_daemon_the_kernel_gets_the_requests() {
-    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, Settings::default()) else { return };
     let nobody = running.scratch().join("nobody");
     let output = running.command("refused", "").env("GLEBE_LEASES", &nobody).output().unwrap();
     let said = lines(&output.stderr);
@@ -74,14 +74,14 @@ fn without_a_daemon_the_kernel_gets_the_requests() {
 
 #[test]
 fn unknown_words_are_told() {
-    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, Settings::default()) else { return };
     let said = running.holds("zeroed", "quota=1G,thing");
     assert!(said.contains("GLEBE_HUGE has unknown words: quota=1G,thing"), "{said}");
 }
 
 #[test]
 fn a_killed_program_leaves_nothing_behind() {
-    let Some(running) = Running::new(BRICKS, Settings::default()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, Settings::default()) else { return };
     let mut held = running.command("held", "").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(held.stdout.take().unwrap()).read_line(&mut line).unwrap();

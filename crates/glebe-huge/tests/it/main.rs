@@ -1,6 +1,9 @@
-//! Tests the preload for huge pages with C programs and a daemon.
+//! Tests the preload for huge pages with C programs and a daemon, while the kernel's pool is empty.
 
 mod ends;
+mod memfds;
+mod mounted;
 mod offers;
 mod running;
+mod segments;
 mod traps;

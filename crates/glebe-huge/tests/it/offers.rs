@@ -58,14 +58,14 @@ fn leased(running: &Running, bricks: u64) -> Option<Lease> {
 
 #[test]
 fn offered_memory_that_nobody_needs_is_kept() {
-    let Some(running) = Running::new(BRICKS, settings()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     assert_eq!(Offering::start(&running).keep(), "kept: 0\n");
     running.wait_until_all_is_back();
 }
 
 #[test]
 fn offered_memory_goes_to_others_and_comes_back_zeroed() {
-    let Some(running) = Running::new(BRICKS, settings()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     let offering = Offering::start(&running);
     let lease = leased(&running, 12).expect("what was offered");
     // Ordinary memory takes the place, since there are no huge pages.
@@ -81,7 +81,7 @@ fn offered_memory_goes_to_others_and_comes_back_zeroed() {
 
 #[test]
 fn memory_that_is_kept_again_or_was_never_offered_is_not_taken() {
-    let Some(running) = Running::new(BRICKS, settings()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     let mut command = running.command("held", "revocable");
     let mut held = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -95,7 +95,7 @@ fn memory_that_is_kept_again_or_was_never_offered_is_not_taken() {
 
 #[test]
 fn a_fork_does_not_touch_memory_that_was_taken() {
-    let Some(running) = Running::new(BRICKS, settings()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     let offering = Offering::of(&running, "offered_fork");
     let lease = leased(&running, 12).expect("what was offered");
     assert_eq!(offering.keep(), "forked\n");
@@ -105,7 +105,7 @@ fn a_fork_does_not_touch_memory_that_was_taken() {
 
 #[test]
 fn without_the_users_word_nothing_can_be_offered() {
-    let Some(running) = Running::new(BRICKS, settings()) else { return };
+    let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     let output = running.command("offered", "").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(said, "refused: Operation not supported\n");

@@ -1,8 +1,11 @@
 //! [`Running`] is a daemon, and a program to run with the library preloaded.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use glebe::contig::{Contig, Error};
@@ -19,7 +22,8 @@ use glebed::{Daemon, Settings};
 mod libraries;
 
 pub const BRICK: u64 = 2 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
+const NOBODY: u32 = 65_534;
 
 pub struct Running {
     _daemon: Daemon,
@@ -32,8 +36,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a daemon and compiles `traps.c`, or prints what this machine lacks.
-    pub fn new(bricks: u64, settings: Settings) -> Option<Self> {
+    /// Starts a daemon and compiles a program of the tests, or prints what this machine lacks.
+    pub fn new(source: &str, bricks: u64, settings: Settings) -> Option<Self> {
         if !has("cc") {
             println!("skipped: no C compiler");
             return None;
@@ -41,10 +45,11 @@ impl Running {
         let (turn, scratch) = (Turn::alone(POOL), Scratch::readable("huge"));
         let reserve = reserve(bricks)?;
         let path = scratch.path().join("leases");
-        let daemon = Daemon::start(&reserve, Settings { path: path.clone(), ..settings }).unwrap();
+        let settings = Settings { path: path.clone(), mode: 0o666, ..settings };
+        let daemon = Daemon::start(&reserve, settings).unwrap();
         // Another user cannot read the folder of the build.
-        let [program, library] = ["traps", "libglebe_huge.so"].map(|it| scratch.path().join(it));
-        std::fs::copy(compiled(), &program).unwrap();
+        let [program, library] = ["program", "libglebe_huge.so"].map(|it| scratch.path().join(it));
+        std::fs::copy(compiled(source), &program).unwrap();
         std::fs::copy(libraries::folder().join("libglebe_huge.so"), &library).unwrap();
         let (_daemon, _reserve, _turn) = (daemon, reserve, turn);
         Some(Self { _daemon, path, program, library, _reserve, _turn, scratch })
@@ -54,20 +59,39 @@ impl Running {
         Client::connect_to(&self.path, "test").unwrap().patience(Duration::ZERO)
     }
 
-    /// Returns a command that runs a case of `traps.c`.
-    pub fn command(&self, case: &str, options: &str) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg(case).env("LD_PRELOAD", &self.library).env("GLEBE_HUGE", options);
+    /// Returns a command with the library.
+    pub fn with_library(&self, program: impl AsRef<OsStr>, options: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_PRELOAD", &self.library).env("GLEBE_HUGE", options);
         command.env("GLEBE_LEASES", &self.path).current_dir("/");
+        command
+    }
+
+    /// Returns a command that runs a case of the program.
+    pub fn command(&self, case: &str, options: &str) -> Command {
+        let mut command = self.with_library(&self.program, options);
+        command.arg(case);
         command
     }
 
     /// Runs a case that must hold. Returns its standard error. All memory must come back.
     pub fn holds(&self, case: &str, options: &str) -> String {
-        let output = self.command(case, options).output().unwrap();
+        self.told(&mut self.command(case, options))
+    }
+
+    /// As [`Running::holds`], as a user without privileges, if the caller is root.
+    pub fn holds_as_nobody(&self, case: &str) -> Option<String> {
+        let is_root = rustix::process::geteuid().is_root();
+        let mut command = self.command(case, "verbose");
+        is_root.then(|| self.told(command.uid(NOBODY).gid(NOBODY)))
+    }
+
+    /// Runs a command, which has to end well and to leave no lease. Returns its standard error.
+    pub fn told(&self, command: &mut Command) -> String {
+        let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let failed = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{case}: {}\n{failed}{said}", output.status);
+        assert!(output.status.success(), "{command:?}: {}\n{failed}{said}", output.status);
         self.wait_until_all_is_back();
         said
     }
@@ -86,12 +110,16 @@ impl Running {
         wait_until("all memory is back", PATIENCE, is_back);
     }
 
-    pub fn socket(&self) -> &Path {
-        &self.path
-    }
-
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
+    }
+
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    pub fn library(&self) -> &Path {
+        &self.library
     }
 }
 
@@ -112,15 +140,19 @@ fn reserve(bricks: u64) -> Option<Reserve> {
     }
 }
 
-fn compiled() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let name = format!("glebe-huge-traps-{}", std::process::id());
+/// Returns the program of a source, compiled once by this process.
+fn compiled(source: &str) -> PathBuf {
+    static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let make = || {
+        let name = format!("glebe-huge-{source}-{}", std::process::id());
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traps.c");
+        let [sources, headers] =
+            ["tests", "include"].map(|it| Path::new(env!("CARGO_MANIFEST_DIR")).join(it));
         let options = ["-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-o"];
-        let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-        run(Command::new("cc").args(options).arg(&program).arg(source).arg("-I").arg(headers));
+        let mut cc = Command::new("cc");
+        run(cc.args(options).arg(&program).arg(sources.join(source)).arg("-I").arg(headers));
         program
-    })
+    };
+    compiled.entry(source.to_owned()).or_insert_with(make).clone()
 }

@@ -1,11 +1,21 @@
 //! memfd_create(2) with `MFD_HUGETLB`.
 
-use super::running::Running;
+use glebed::Settings;
+
+use crate::running::Running;
+
+const BRICKS: u64 = 24;
+
+fn running() -> Option<Running> {
+    Running::new("memfds.c", BRICKS, Settings::default())
+}
 
 fn passes(name: &str) {
-    let Some(running) = Running::new("memfds.c") else { return };
-    for told in [Some(running.check(name)), running.check_as_nobody(name)].into_iter().flatten() {
-        assert!(told.contains("leased") && !told.contains("refused"), "{told}");
+    let Some(running) = running() else { return };
+    let mut said = vec![running.holds(name, "verbose")];
+    said.extend(running.holds_as_nobody(name));
+    for said in said {
+        assert!(said.contains(": leased ") && !said.contains("refused"), "{said}");
     }
 }
 
@@ -81,10 +91,10 @@ fn a_lease_takes_no_seals() {
 
 #[test]
 fn what_the_daemon_lacks_the_kernel_answers() {
-    let Some(running) = Running::new("memfds.c") else { return };
-    let told = running.check("refused");
+    let Some(running) = running() else { return };
+    let told = running.holds("refused", "verbose");
     assert!(told.contains("leased nothing; refused 1, the last 1 TiB"), "{told}");
-    let mut command = running.command(running.program(), "required");
-    let output = command.arg("refused").output().expect("the program starts");
+    let mut command = running.command("refused", "required");
+    let output = command.output().expect("the program starts");
     assert_eq!(output.status.code(), Some(125), "{output:?}");
 }

@@ -3,8 +3,11 @@
 use std::process::Command;
 
 use glebe_testing::tools;
+use glebed::Settings;
 
-use super::running::Running;
+use crate::running::Running;
+
+const BRICKS: u64 = 24;
 
 /// Mounts, and runs a program with the library as a user.
 const SCRIPT: &str = r#"
@@ -14,14 +17,18 @@ exec setpriv --reuid "$0" --regid "$0" --clear-groups env LD_PRELOAD="$LIBRARY" 
 
 /// Without words the caller names the program.
 fn mounted(running: &Running, user: &str, words: &[&str]) -> Command {
-    let mut command = running.command("unshare", "verbose");
-    let folder = running.folder().join("mounted");
+    let mut command = running.with_library("unshare", "verbose");
+    let folder = running.scratch().join("mounted");
     command.env_remove("LD_PRELOAD").env("LIBRARY", running.library());
     command.env("HUGE_FOLDER", folder).args(["-m", "sh", "-c", SCRIPT, user]);
     if !words.is_empty() {
         command.arg(running.program()).args(words);
     }
     command
+}
+
+fn running() -> Option<Running> {
+    Running::new("mounted.c", BRICKS, Settings::default())
 }
 
 fn can_mount() -> bool {
@@ -36,7 +43,7 @@ fn passes(name: &str) {
     if !can_mount() {
         return;
     }
-    let Some(running) = Running::new("mounted.c") else { return };
+    let Some(running) = running() else { return };
     for user in ["0", "65534"] {
         let told = running.told(&mut mounted(&running, user, &[name]));
         assert!(told.contains("leased") && !told.contains("refused"), "{told}");
@@ -63,7 +70,7 @@ fn the_pages_that_can_be_leased_are_shown_on_demand() {
     if !can_mount() {
         return;
     }
-    let Some(running) = Running::new("mounted.c") else { return };
+    let Some(running) = running() else { return };
     let words = [("-1", "verbose"), ("3", "show-pages,quota=6291456"), ("24", "show-pages")];
     for (pages, words) in words {
         let mut command = mounted(&running, "65534", &["shown"]);
@@ -78,10 +85,10 @@ fn dpdk_moves_packets() {
     if cpus < 2 || !can_mount() || !is_there("dpdk-testpmd") {
         return println!("skipped: no dpdk-testpmd, or one processor");
     }
-    let Some(running) = Running::new("mounted.c") else { return };
+    let Some(running) = running() else { return };
     for memory in [&["--huge-unlink"][..], &["--in-memory"], &[]] {
         let mut command = mounted(&running, "0", &[]);
-        let folder = running.folder().join("mounted").display().to_string();
+        let folder = running.scratch().join("mounted").display().to_string();
         let prefix = format!("glebe-test-{}", std::process::id());
         command.args(["sh", "-c", "(sleep 3) | dpdk-testpmd \"$@\"", "sh"]).args(memory);
         command.args(["--no-pci", "--no-telemetry", "-m", "24", "-l", "0,1", "--huge-dir"]);

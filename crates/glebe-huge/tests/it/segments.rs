@@ -2,12 +2,22 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use super::running::Running;
+use glebed::Settings;
+
+use crate::running::Running;
+
+const BRICKS: u64 = 24;
+
+fn running() -> Option<Running> {
+    Running::new("segments.c", BRICKS, Settings::default())
+}
 
 fn passes(name: &str) {
-    let Some(running) = Running::new("segments.c") else { return };
-    for told in [Some(running.check(name)), running.check_as_nobody(name)].into_iter().flatten() {
-        assert!(told.contains("leased") && !told.contains("refused"), "{told}");
+    let Some(running) = running() else { return };
+    let mut said = vec![running.holds(name, "verbose")];
+    said.extend(running.holds_as_nobody(name));
+    for said in said {
+        assert!(said.contains(": leased ") && !said.contains("refused"), "{said}");
     }
 }
 
@@ -58,25 +68,25 @@ fn another_program_is_refused() {
 
 #[test]
 fn the_key_of_a_killed_program_is_free_again() {
-    let Some(running) = Running::new("segments.c") else { return };
+    let Some(running) = running() else { return };
     let key = std::process::id().to_string();
     let run = |name: &str| {
-        let mut command = running.command(running.program(), "required");
-        command.args([name]).env("KEY", &key);
+        let mut command = running.command(name, "required");
+        command.env("KEY", &key);
         command
     };
     let killed = run("killed").status().expect("the program starts");
     assert_eq!(killed.signal(), Some(9));
-    running.has_all_back();
+    running.wait_until_all_is_back();
     assert!(running.told(&mut run("again")).contains("leased 4 MiB in 1 mapping"));
 }
 
 #[test]
 fn what_the_daemon_lacks_the_kernel_answers() {
-    let Some(running) = Running::new("segments.c") else { return };
-    let told = running.check("refused");
+    let Some(running) = running() else { return };
+    let told = running.holds("refused", "verbose");
     assert!(told.contains("leased nothing; refused 1, the last 1 TiB"), "{told}");
-    let mut command = running.command(running.program(), "required");
-    let output = command.arg("refused").output().expect("the program starts");
+    let mut command = running.command("refused", "required");
+    let output = command.output().expect("the program starts");
     assert_eq!(output.status.code(), Some(125), "{output:?}");
 }
