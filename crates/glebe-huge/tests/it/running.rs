@@ -48,7 +48,8 @@ impl Running {
         let settings = Settings { path: path.clone(), mode: 0o666, ..settings };
         let daemon = Daemon::start(&reserve, settings).unwrap();
         // Another user cannot read the folder of the build.
-        let [program, library] = ["program", "libglebe_huge.so"].map(|it| scratch.path().join(it));
+        let [program, library] =
+            [source.trim_end_matches(".c"), "libglebe_huge.so"].map(|it| scratch.path().join(it));
         std::fs::copy(compiled(source), &program).unwrap();
         std::fs::copy(libraries::folder().join("libglebe_huge.so"), &library).unwrap();
         let (_daemon, _reserve, _turn) = (daemon, reserve, turn);
