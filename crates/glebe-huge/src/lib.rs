@@ -34,6 +34,7 @@ mod lease;
 mod lengths;
 mod moves;
 mod offers;
+mod seals;
 mod unmap;
 
 // L5: the names

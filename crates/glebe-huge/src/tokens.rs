@@ -34,8 +34,7 @@ pub(crate) fn made(key: i32, mode: i32, lease: u64) -> Answer {
 
 /// Removes a token whose lease has ended. Returns false if the segment is something else.
 pub(crate) fn removed(id: i32) -> bool {
-    let is_one_page =
-        segment_told(id).is_ok_and(|told| told.len == len() && told.attachments == 0);
+    let is_one_page = segment_told(id).is_ok_and(|told| told.len == len() && told.attachments == 0);
     let Some(lease) = is_one_page.then(|| lease_of(id)).flatten() else { return false };
     let all = connect().and_then(|client| client.list());
     let has_ended = all.is_ok_and(|rows| rows.iter().all(|row| row.lease != lease));
