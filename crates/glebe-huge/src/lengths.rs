@@ -87,23 +87,24 @@ pub(crate) fn filled(fd: i32, mode: i32, offset: i64, len: i64) -> Option<Answer
             }
         }),
         (both, Known::Leased { .. }) if both == FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE => {
-            Some(zero(fd, from..(from + more).min(old)))
+            Some(zero(fd, page, from..(from + more).min(old)))
         }
         _ => None,
     }
 }
 
 /// Zeroes a part of a leased file, which keeps its pages.
-fn zero(fd: i32, part: std::ops::Range<usize>) -> Answer {
+fn zero(fd: i32, page: usize, part: std::ops::Range<usize>) -> Answer {
     if part.is_empty() {
         return Ok(0);
     }
     let (both, flags) = (PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE);
+    let len = part.end.next_multiple_of(page);
     // SAFETY: the kernel chooses the address, and the program gave the contents up.
     unsafe {
-        let base = direct::mmap(0, part.end, both, flags, fd, 0)?;
+        let base = direct::mmap(0, len, both, flags, fd, 0)?;
         direct::zero(base + part.start, part.len());
-        direct::munmap(base, part.end)
+        direct::munmap(base, len)
     }
 }
 

@@ -163,6 +163,8 @@ static void filled(void)
     memset(base, 1, 2 * HUGE);
     must(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, HUGE, HUGE) == 0);
     must(base[HUGE] == 0 && base[HUGE - 1] == 1);
+    must(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1, 2) == 0);
+    must(base[0] == 1 && base[1] == 0 && base[2] == 0 && base[3] == 1);
     must(madvise(base, HUGE, MADV_REMOVE) == 0 && base[0] == 0);
     base[HUGE] = 5;
     must(munmap(base, 2 * HUGE) == 0 && close(fd) == 0 && close(other) == 0);
