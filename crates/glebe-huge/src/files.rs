@@ -15,7 +15,7 @@ use glebe_os::internal::sys::memory::direct::{
     self, MAP_NORESERVE, MAP_SHARED, PROT_READ, PROT_WRITE,
 };
 use glebe_os::internal::sys::memory::direct_files::{
-    self, file_of, huge_page_of, replace, MFD_CLOEXEC, MFD_HUGETLB,
+    self, file_of, huge_page_of, replace, MFD_ALLOW_SEALING, MFD_CLOEXEC, MFD_HUGETLB,
 };
 
 pub(crate) use glebe_os::internal::sys::memory::direct_files::FileId;
@@ -51,6 +51,8 @@ pub(crate) struct Leased {
     /// Nothing wrote to the file.
     pub(crate) is_fresh: bool,
     is_sent: bool,
+    /// The program's seals. The daemon's file has others.
+    seals: i32,
 }
 
 /// What the library knows of a descriptor.
@@ -133,6 +135,12 @@ impl State {
         Some((file, len as usize, known?))
     }
 
+    /// Returns the seals of a leased file.
+    pub(crate) fn seals(&mut self, fd: i32) -> Option<&mut i32> {
+        let (file, _) = file_of(fd)?;
+        Some(&mut self.files.leased.get_mut(&file)?.seals)
+    }
+
     /// Puts a lease of a length in the place of a file that nobody has mapped, with its contents.
     /// Returns the lease's file, or why it was refused.
     pub(crate) fn lease_file(
@@ -143,6 +151,7 @@ impl State {
     ) -> Result<FileId, String> {
         let (_, old_len, known) = self.known(fd).ok_or("the file is closed")?;
         let (Known::Waiting { page } | Known::Leased { page, .. }) = known;
+        let seals = self.seals(fd).map_or_else(|| direct_files::seals(fd), |seals| *seals);
         let (loan, lent) = self.lend(len, page)?;
         let Some((id, _)) = file_of(lent.as_raw_fd()) else {
             self.end_loan(loan);
@@ -155,7 +164,7 @@ impl State {
         }
         replace_all(file, &lent);
         drop(lent);
-        let leased = Leased { loan, page, maps: 0, is_fresh, is_sent: false };
+        let leased = Leased { loan, page, maps: 0, is_fresh, is_sent: false, seals };
         self.files.leased.insert(id, leased);
         IS_LEASED.store(true, Relaxed);
         if self.files.waiting.remove(&file).is_some() {
@@ -170,13 +179,17 @@ impl State {
     pub(crate) fn empty_file(&mut self, file: FileId, page: usize, len: usize) -> bool {
         let huge = page.trailing_zeros() << direct::MAP_HUGE_SHIFT;
         let name = c"glebe".as_ptr().expose_provenance();
+        let flags = MFD_HUGETLB | MFD_ALLOW_SEALING | MFD_CLOEXEC | huge;
         // SAFETY: the name is a constant.
-        let made = unsafe { direct_files::memfd_create(name, MFD_HUGETLB | MFD_CLOEXEC | huge) };
+        let made = unsafe { direct_files::memfd_create(name, flags) };
         let Ok(fd) = made else { return false };
         // SAFETY: nobody else has the new descriptor.
         let empty = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) };
-        let is_long = direct_files::ftruncate(empty.as_raw_fd(), len as i64).is_ok();
-        let Some((id, _)) = file_of(empty.as_raw_fd()).filter(|_| is_long) else { return false };
+        let seals = self.files.leased.get(&file).map_or(0, |leased| leased.seals);
+        let is_alike = direct_files::ftruncate(empty.as_raw_fd(), len as i64)
+            .and_then(|_| direct_files::add_seals(empty.as_raw_fd(), seals))
+            .is_ok();
+        let Some((id, _)) = file_of(empty.as_raw_fd()).filter(|_| is_alike) else { return false };
         replace_all(file, &empty);
         self.files.waiting.insert(id, page);
         self.end_unused(file);

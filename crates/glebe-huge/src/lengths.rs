@@ -10,11 +10,16 @@ use glebe_os::internal::sys::memory::direct_files::{
 };
 
 use crate::entry::refused;
-use crate::files::{is_any, Known};
-use crate::state::{locked, State};
+use crate::files::{is_any, opened, Known};
+use crate::state::{is_own, locked, State};
 
 pub(crate) fn ftruncate(fd: i32, len: i64) -> Answer {
     let call = || direct_files::ftruncate(fd, len);
+    if is_own() {
+        return call();
+    }
+    // A bare system call, which this library does not see, may have made the file.
+    opened(fd);
     if !is_any() {
         return call();
     }
@@ -33,6 +38,7 @@ pub(crate) fn ftruncate(fd: i32, len: i64) -> Answer {
         }
         Known::Leased { page, .. } if want % page != 0 => Err(EINVAL),
         Known::Leased { .. } if want == old => Ok(0),
+        Known::Leased { .. } if state.is_sealed(fd, old, want) => Err(EPERM),
         // The kernel would give pages of the daemon's away.
         Known::Leased { is_mapped: true, .. } => Err(EPERM),
         Known::Leased { page, .. } if want == 0 => {
@@ -68,6 +74,7 @@ pub(crate) fn filled(fd: i32, mode: i32, offset: i64, len: i64) -> Option<Answer
     let call = || direct_files::fallocate(fd, mode, offset, len);
     match (mode, known) {
         (0, Known::Leased { .. }) if end <= old => Some(Ok(0)),
+        (0, _) if state.is_sealed(fd, old, end.max(old)) => Some(Err(EPERM)),
         (0, Known::Leased { is_mapped: true, .. }) => None,
         (0, _) => Some(match state.lease_file(file, fd, end.max(old)) {
             Ok(_) => Ok(0),
@@ -80,23 +87,24 @@ pub(crate) fn filled(fd: i32, mode: i32, offset: i64, len: i64) -> Option<Answer
             }
         }),
         (both, Known::Leased { .. }) if both == FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE => {
-            Some(zero(fd, from..(from + more).min(old)))
+            Some(zero(fd, page, from..(from + more).min(old)))
         }
         _ => None,
     }
 }
 
 /// Zeroes a part of a leased file, which keeps its pages.
-fn zero(fd: i32, part: std::ops::Range<usize>) -> Answer {
+fn zero(fd: i32, page: usize, part: std::ops::Range<usize>) -> Answer {
     if part.is_empty() {
         return Ok(0);
     }
     let (both, flags) = (PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE);
+    let len = part.end.next_multiple_of(page);
     // SAFETY: the kernel chooses the address, and the program gave the contents up.
     unsafe {
-        let base = direct::mmap(0, part.end, both, flags, fd, 0)?;
+        let base = direct::mmap(0, len, both, flags, fd, 0)?;
         direct::zero(base + part.start, part.len());
-        direct::munmap(base, part.end)
+        direct::munmap(base, len)
     }
 }
 

@@ -35,6 +35,7 @@ mod lease;
 mod lengths;
 mod moves;
 mod offers;
+mod seals;
 mod unmap;
 
 // L5: the names

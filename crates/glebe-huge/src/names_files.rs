@@ -8,6 +8,8 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::os::fd::IntoRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use glebe_os::internal::sys::errno::{self, ENOSYS};
 use glebe_os::internal::sys::memory::direct;
@@ -17,7 +19,7 @@ use glebe_os::internal::sys::memory::direct_files::{
 use glebe_os::internal::sys::processes::symbols::behind;
 
 use crate::names::number;
-use crate::{files, lengths, mounts, shown};
+use crate::{files, lengths, mounts, seals, shown};
 
 /// memfd_create(2).
 ///
@@ -182,7 +184,7 @@ unsafe fn stream(function: &CStr, path: *const c_char, mode: *const c_char) -> *
         let found = behind(function, &[]);
         if found.is_null() {
             errno::set(ENOSYS);
-            return std::ptr::null_mut();
+            return ptr::null_mut();
         }
         let call: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void =
             std::mem::transmute(found);
@@ -282,6 +284,58 @@ pub extern "C" fn posix_fallocate(fd: c_int, offset: i64, len: i64) -> c_int {
 #[no_mangle]
 pub extern "C" fn posix_fallocate64(fd: c_int, offset: i64, len: i64) -> c_int {
     posix_fallocate(fd, offset, len)
+}
+
+/// fcntl(2) in the C library, which also has commands that the kernel lacks.
+static FCNTL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Looks fcntl(2) up before the program begins, because the loader may take locks.
+#[used]
+#[link_section = ".init_array"]
+static AT_LOAD: extern "C" fn() = find_fcntl;
+
+extern "C" fn find_fcntl() {
+    FCNTL.store(behind(c"fcntl", &[]), Relaxed);
+}
+
+/// Calls fcntl(2) with the one word that follows some commands.
+unsafe fn controlled(fd: c_int, command: c_int, word: usize) -> c_int {
+    if let Some(answer) = seals::fcntl(fd, command, word) {
+        return number(answer);
+    }
+    if FCNTL.load(Relaxed).is_null() {
+        find_fcntl();
+    }
+    let found = FCNTL.load(Relaxed);
+    if found.is_null() {
+        errno::set(ENOSYS);
+        return -1;
+    }
+    // SAFETY: the C library's function has this type.
+    unsafe {
+        let call: unsafe extern "C" fn(c_int, c_int, ...) -> c_int = std::mem::transmute(found);
+        call(fd, command, word)
+    }
+}
+
+/// fcntl(2). Its last argument is there only with some commands, and is passed on unread.
+///
+/// # Safety
+/// See fcntl(2).
+#[no_mangle]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, word: usize) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { controlled(fd, command, word) }
+}
+
+/// fcntl(2).
+///
+/// # Safety
+/// See fcntl(2).
+#[no_mangle]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, word: usize) -> c_int {
+    // SAFETY: the caller keeps the contract.
+    unsafe { controlled(fd, command, word) }
 }
 
 /// sendmsg(2).

@@ -20,9 +20,14 @@ const ON: u8 = 2;
 
 static SHOWS: AtomicU8 = AtomicU8::new(UNKNOWN);
 
+/// A list of the machine's memory, and the beginning of its line with the number of free pages.
+const LIST: &str = "/proc/meminfo";
+const FREE: &str = "HugePages_Free:";
+
 /// Returns a file with the number of pages, if that is what the path is about.
 pub(crate) fn pages(path: &[u8]) -> Option<File> {
-    if !path.starts_with(b"/sys/") || !path.ends_with(b"/free_hugepages") || is_own() {
+    let is_count = path.starts_with(b"/sys/") && path.ends_with(b"/free_hugepages");
+    if !is_count && path != LIST.as_bytes() || is_own() {
         return None;
     }
     if SHOWS.load(Relaxed) == OFF {
@@ -32,8 +37,21 @@ pub(crate) fn pages(path: &[u8]) -> Option<File> {
     let state = locked.get();
     SHOWS.store(if state.settings.shows_pages { ON } else { OFF }, Relaxed);
     let page = default_page().filter(|_| state.settings.shows_pages)?;
+    let free = |state: &State| Some(state.leasable()? / page as u64);
+    if !is_count {
+        return written(&listed(&std::fs::read_to_string(LIST).ok()?, free(state)?));
+    }
     is_of(std::str::from_utf8(path).ok()?, page, state.settings.node).then_some(())?;
-    written(state.leasable()? / page as u64)
+    written(&format!("{}\n", free(state)?))
+}
+
+/// Puts another number of free pages into the list of memory.
+fn listed(list: &str, pages: u64) -> String {
+    let line = |line: &str| match line.starts_with(FREE) {
+        true => format!("{FREE} {pages:>8}\n"),
+        false => format!("{line}\n"),
+    };
+    list.lines().map(line).collect()
 }
 
 /// Returns true if the path is about pages of a size, and not about another node.
@@ -49,13 +67,13 @@ fn is_of(path: &str, page: usize, node: Option<u32>) -> bool {
     }
 }
 
-fn written(pages: u64) -> Option<File> {
+fn written(text: &str) -> Option<File> {
     // SAFETY: the name is a constant, and nobody else has the new descriptor.
     let mut file = unsafe {
         let name = c"free_hugepages".as_ptr().expose_provenance();
         File::from_raw_fd(memfd_create(name, MFD_CLOEXEC).ok()? as i32)
     };
-    writeln!(file, "{pages}").ok()?;
+    file.write_all(text.as_bytes()).ok()?;
     file.rewind().ok()?;
     Some(file)
 }
@@ -72,6 +90,14 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_free_pages_of_the_list_change() {
+        let list = "MemFree: 1 kB\nHugePages_Total:       7\nHugePages_Free:        0\nx: 2\n";
+        let wanted = list.replace("Free:        0", "Free:       32");
+        assert_eq!(listed(list, 32), wanted);
+        assert_eq!(listed("", 1), "");
+    }
 
     #[test]
     fn only_the_files_of_free_pages_of_the_size_count() {

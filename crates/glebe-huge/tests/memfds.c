@@ -1,6 +1,7 @@
 /* Checks memfd_create(2) with MFD_HUGETLB. */
 #include "checks.h"
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #ifndef MFD_HUGETLB
 #define MFD_HUGETLB 4U
@@ -162,6 +163,8 @@ static void filled(void)
     memset(base, 1, 2 * HUGE);
     must(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, HUGE, HUGE) == 0);
     must(base[HUGE] == 0 && base[HUGE - 1] == 1);
+    must(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1, 2) == 0);
+    must(base[0] == 1 && base[1] == 0 && base[2] == 0 && base[3] == 1);
     must(madvise(base, HUGE, MADV_REMOVE) == 0 && base[0] == 0);
     base[HUGE] = 5;
     must(munmap(base, 2 * HUGE) == 0 && close(fd) == 0 && close(other) == 0);
@@ -329,13 +332,51 @@ static void places(void)
     must(munmap(base, 2 * HUGE) == 0 && close(fd) == 0);
 }
 
-/* A lease's file has its seals already. */
 static void seals(void)
 {
+    int fd = made(MFD_ALLOW_SEALING), all = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+    must(fcntl(fd, F_GET_SEALS) == 0 && ftruncate(fd, 2 * HUGE) == 0);
+    must(fcntl(fd, F_GET_SEALS) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_GROW) == 0);
+    fails(ftruncate(fd, 3 * HUGE), EPERM);
+    fails(fallocate(fd, 0, 0, 3 * HUGE), EPERM);
+    /* The next lease has the seals too. */
+    must(ftruncate(fd, HUGE) == 0 && fcntl(fd, F_GET_SEALS) == F_SEAL_GROW);
+    fails(ftruncate(fd, 2 * HUGE), EPERM);
+    fails(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), EPERM);
+    must(fcntl64(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0);
+    fails(ftruncate(fd, 0), EPERM);
+    fails(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW), EPERM);
+    /* A private mapping takes the fresh lease, and leaves a file that waits. */
+    char *base = mapped(fd, HUGE, MAP_PRIVATE, 0);
+    must(fcntl(fd, F_GET_SEALS) == all);
+    fails(ftruncate(fd, 0), EPERM);
+    must(munmap(base, HUGE) == 0);
+    base = mapped(fd, HUGE, MAP_SHARED, 0);
+    must(fcntl(fd, F_GET_SEALS) == all && munmap(base, HUGE) == 0 && close(fd) == 0);
+}
+
+static void seals_before(void)
+{
     int fd = made(MFD_ALLOW_SEALING);
-    must(fcntl(fd, F_GET_SEALS) == 0 && ftruncate(fd, HUGE) == 0);
-    fails(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), EPERM);
+    must(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0 && ftruncate(fd, 2 * HUGE) == 0);
+    must(fcntl(fd, F_GET_SEALS) == F_SEAL_SHRINK && ftruncate(fd, 3 * HUGE) == 0);
+    fails(ftruncate(fd, HUGE), EPERM);
     must(close(fd) == 0);
+    /* Without MFD_ALLOW_SEALING there are none. */
+    fd = made(0);
+    must(ftruncate(fd, HUGE) == 0 && fcntl(fd, F_GET_SEALS) == F_SEAL_SEAL);
+    fails(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW), EPERM);
+    must(ftruncate(fd, 0) == 0 && fcntl(fd, F_GET_SEALS) == F_SEAL_SEAL && close(fd) == 0);
+}
+
+/* The library does not see the call that makes the file. */
+static void bare(void)
+{
+    int fd = syscall(SYS_memfd_create, "bare", MFD_HUGETLB);
+    must(fd >= 0 && ftruncate(fd, HUGE) == 0);
+    char *base = mapped(fd, HUGE, MAP_SHARED, 0);
+    base[0] = 1;
+    must(huge_kib(base) == 2048 && munmap(base, HUGE) == 0 && close(fd) == 0);
 }
 
 static void refused(void)
@@ -349,6 +390,7 @@ static void refused(void)
 int main(int count, char **words)
 {
     static const struct check all[] = {
+        {"bare", bare},
         {"children", children},
         {"copies", copies},
         {"filled", filled},
@@ -359,6 +401,7 @@ int main(int count, char **words)
         {"private_only", private_only},
         {"refused", refused},
         {"seals", seals},
+        {"seals_before", seals_before},
         {"sent", sent},
         {"shared", shared},
         {"unsized_file", unsized_file},

@@ -85,8 +85,14 @@ fn a_mapping_replaces_another() {
 }
 
 #[test]
-fn a_lease_takes_no_seals() {
+fn seals_keep_a_file_as_long_as_it_is() {
     passes("seals");
+    passes("seals_before");
+}
+
+#[test]
+fn a_file_of_a_bare_system_call_gets_its_memory_with_its_length() {
+    passes("bare");
 }
 
 #[test]

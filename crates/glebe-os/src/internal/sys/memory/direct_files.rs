@@ -8,8 +8,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
 pub use libc::{
-    AT_FDCWD, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MFD_CLOEXEC, MFD_HUGETLB, O_ACCMODE,
-    O_CREAT, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
+    AT_FDCWD, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, F_ADD_SEALS, F_GET_SEALS, F_SEAL_GROW,
+    F_SEAL_SEAL, F_SEAL_SHRINK, MFD_ALLOW_SEALING, MFD_CLOEXEC, MFD_HUGETLB, O_ACCMODE, O_CREAT,
+    O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
 
 use super::direct::{answer, dup3, Answer};
@@ -56,6 +57,23 @@ pub fn ftruncate(fd: RawFd, len: i64) -> Answer {
 pub fn fallocate(fd: RawFd, mode: i32, offset: i64, len: i64) -> Answer {
     // SAFETY: the call takes numbers.
     answer(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) })
+}
+
+/// Adds seals to a file.
+///
+/// # Errors
+/// See `F_ADD_SEALS` in fcntl(2).
+pub fn add_seals(fd: RawFd, seals: i32) -> Answer {
+    // SAFETY: the call takes numbers.
+    answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, F_ADD_SEALS, seals) })
+}
+
+/// Returns a file's seals. A file that cannot have any counts as sealed against more.
+#[must_use]
+pub fn seals(fd: RawFd) -> i32 {
+    // SAFETY: the call takes numbers.
+    let found = answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, F_GET_SEALS, 0) });
+    found.map_or(F_SEAL_SEAL, |seals| seals as i32)
 }
 
 /// Returns a file and its length, unless it is no regular one.
