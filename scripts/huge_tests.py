@@ -249,7 +249,8 @@ TESTS = {
     "java-parallel": java("-XX:+UseParallelGC", *VERIFY),
     "java-serial": java("-XX:+UseSerialGC", *VERIFY),
     "java-shenandoah": java("-XX:+UseShenandoahGC", *VERIFY),
-    "java-zgc": java("-XX:+UseZGC"),
+    # With a smaller heap at the start, ZGC tries whether it can give memory back.
+    "java-zgc": java("-XX:+UseZGC", "-Xms64m"),
     "numpy": numpy,
     "dpdk-in-memory": dpdk("--in-memory"),
     "dpdk-files": dpdk("--huge-unlink"),

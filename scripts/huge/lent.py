@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from programs.place import Failed, Skipped  # noqa: E402
 
 # Seconds that a test, and a server's start or a program's end, may take.
-PATIENCE, PATIENCE_SHORT = 300, 120
+PATIENCE, PATIENCE_SHORT, PATIENCE_POOL = 300, 120, 10
 SERVER_MIB, ZEROED = 2048, "768M"
 POOLS = pathlib.Path("/sys/kernel/mm/hugepages")
 POOL = POOLS / "hugepages-2048kB"
@@ -150,17 +150,21 @@ def program(name, package):
 
 @contextlib.contextmanager
 def same_pool():
-    """Raises Failed if the counts of the machine's pools differ at the end. No other test of the
-    project changes them meanwhile."""
+    """Raises Failed if the counts of the machine's pools differ at the end. The project's tests
+    that change them wait for each other; other programs get some seconds to undo a change."""
     with open_folder(POOL) as turn:
         if turn is not None:
             fcntl.flock(turn, fcntl.LOCK_EX)
         before = pool_counts()
         yield
-        if (after := pool_counts()) != before:
-            changed = {name: (count, after[name]) for name, count in before.items()
-                       if after[name] != count}
-            raise Failed(f"the pool's counts (before, after) differ: {changed}")
+        end = time.monotonic() + PATIENCE_POOL
+        while (after := pool_counts()) != before:
+            if time.monotonic() > end:
+                changed = {name: (count, after[name]) for name, count in before.items()
+                           if after[name] != count}
+                raise Failed(f"the pool's counts (before, after) differ: {changed}; another "
+                             "program of the machine may have changed them")
+            time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@
 
 // L0: what the user set, and what happened
 mod counts;
+mod next;
 mod own_files;
 mod settings;
 

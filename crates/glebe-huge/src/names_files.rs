@@ -6,19 +6,18 @@
 //! Exported for C: see the manual page of each.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
 use std::os::fd::IntoRawFd;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use glebe_os::internal::sys::errno::{self, ENOSYS};
 use glebe_os::internal::sys::memory::direct;
 use glebe_os::internal::sys::memory::direct_files::{
-    self, AT_FDCWD, MFD_HUGETLB, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY,
+    self, SYS_fallocate, AT_FDCWD, MFD_HUGETLB, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY,
 };
 use glebe_os::internal::sys::processes::symbols::behind;
 
 use crate::names::number;
+use crate::next::{FCNTL, SYSCALL};
 use crate::{files, lengths, mounts, seals, shown};
 
 /// memfd_create(2).
@@ -184,7 +183,7 @@ unsafe fn stream(function: &CStr, path: *const c_char, mode: *const c_char) -> *
         let found = behind(function, &[]);
         if found.is_null() {
             errno::set(ENOSYS);
-            return ptr::null_mut();
+            return std::ptr::null_mut();
         }
         let call: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void =
             std::mem::transmute(found);
@@ -286,46 +285,17 @@ pub extern "C" fn posix_fallocate64(fd: c_int, offset: i64, len: i64) -> c_int {
     posix_fallocate(fd, offset, len)
 }
 
-/// fcntl(2) in the C library, which also has commands that the kernel lacks.
-static FCNTL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-
-/// Looks fcntl(2) up before the program begins, because the loader may take locks.
-#[used]
-#[link_section = ".init_array"]
-static AT_LOAD: extern "C" fn() = find_fcntl;
-
-extern "C" fn find_fcntl() {
-    FCNTL.store(behind(c"fcntl", &[]), Relaxed);
-}
-
-/// Calls fcntl(2) with the one word that follows some commands.
-unsafe fn controlled(fd: c_int, command: c_int, word: usize) -> c_int {
-    if let Some(answer) = seals::fcntl(fd, command, word) {
-        return number(answer);
-    }
-    if FCNTL.load(Relaxed).is_null() {
-        find_fcntl();
-    }
-    let found = FCNTL.load(Relaxed);
-    if found.is_null() {
-        errno::set(ENOSYS);
-        return -1;
-    }
-    // SAFETY: the C library's function has this type.
-    unsafe {
-        let call: unsafe extern "C" fn(c_int, c_int, ...) -> c_int = std::mem::transmute(found);
-        call(fd, command, word)
-    }
-}
-
 /// fcntl(2). Its last argument is there only with some commands, and is passed on unread.
 ///
 /// # Safety
 /// See fcntl(2).
 #[no_mangle]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, word: usize) -> c_int {
-    // SAFETY: the caller keeps the contract.
-    unsafe { controlled(fd, command, word) }
+    match seals::fcntl(fd, command, word) {
+        Some(answer) => number(answer),
+        // SAFETY: the caller keeps the contract.
+        None => unsafe { FCNTL.call([fd as usize, command as usize, word, 0, 0, 0, 0]) as c_int },
+    }
 }
 
 /// fcntl(2).
@@ -335,7 +305,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, word: usize) -> c_int 
 #[no_mangle]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, word: usize) -> c_int {
     // SAFETY: the caller keeps the contract.
-    unsafe { controlled(fd, command, word) }
+    unsafe { fcntl(fd, command, word) }
 }
 
 /// sendmsg(2).
@@ -352,4 +322,28 @@ pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const c_void, flags: c
         }
         number(direct_files::sendmsg(socket, message, flags)) as isize
     }
+}
+
+/// syscall(2). Java's ZGC fills and empties files by it. The library answers such calls for leased
+/// files, because a hole would take the page from the daemon.
+///
+/// # Safety
+/// See syscall(2). Arguments that the caller left out are passed on unread.
+#[no_mangle]
+pub unsafe extern "C" fn syscall(
+    which: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    if which == SYS_fallocate && files::is_any() {
+        if let Some(answer) = lengths::filled(a as c_int, b as c_int, c as i64, d as i64) {
+            return c_long::from(number(answer));
+        }
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe { SYSCALL.call([which as usize, a, b, c, d, e, f]) }
 }

@@ -369,14 +369,22 @@ static void seals_before(void)
     must(ftruncate(fd, 0) == 0 && fcntl(fd, F_GET_SEALS) == F_SEAL_SEAL && close(fd) == 0);
 }
 
-/* The library does not see the call that makes the file. */
+/* The library does not see the call that makes the file, but that which makes a hole. */
 static void bare(void)
 {
     int fd = syscall(SYS_memfd_create, "bare", MFD_HUGETLB);
     must(fd >= 0 && ftruncate(fd, HUGE) == 0);
     char *base = mapped(fd, HUGE, MAP_SHARED, 0);
     base[0] = 1;
-    must(huge_kib(base) == 2048 && munmap(base, HUGE) == 0 && close(fd) == 0);
+    must(huge_kib(base) == 2048);
+    /* A hole gives no page away. */
+    int hole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    must(syscall(SYS_fallocate, fd, hole, 0L, HUGE) == 0);
+    must(huge_kib(base) == 2048 && base[0] == 0);
+    must(syscall(SYS_fallocate, fd, 0, 0L, HUGE) == 0);
+    fails(syscall(SYS_fallocate, fd, 0, 0L, 0L), EINVAL);
+    must(syscall(SYS_getppid) == getppid() && syscall(SYS_fcntl, fd, F_GETFD, 0) == 0);
+    must(munmap(base, HUGE) == 0 && close(fd) == 0);
 }
 
 static void refused(void)
