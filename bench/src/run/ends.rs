@@ -57,7 +57,7 @@ fn ended(program: Child, end: End, lending: &Lending, report: &mut Report) -> Ou
         let id = Pid::from_raw(i32::try_from(program.id())?).ok_or("a program without a number")?;
         kill_process(id, Signal::KILL)?;
     }
-    // The kernel has freed the program's memory then.
+    // When this returns, the kernel has freed the program's memory.
     program.answer()?;
     let begin = clock::wall();
     let [exit, exit_back, kill, kill_back, lent] = CASES;

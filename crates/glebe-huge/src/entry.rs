@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use glebe_os::internal::sys::errno::{EEXIST, EINVAL};
+use glebe_os::internal::sys::errno::{EEXIST, ENOMEM};
 use glebe_os::internal::sys::memory::direct::{
     self, Answer, MADV_DONTFORK, MAP_ANONYMOUS, MAP_DENYWRITE, MAP_EXECUTABLE, MAP_FIXED,
     MAP_FIXED_NOREPLACE, MAP_HUGETLB, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_LOCKED, MAP_NONBLOCK,
@@ -18,14 +18,14 @@ use crate::fork;
 use crate::lease::Request;
 use crate::place::Spot;
 use crate::state::{locked, State};
-use crate::unmap::{replacing, rounded};
+use crate::unmap::replacing;
 use crate::view::View;
 
 /// Exit status when `required` memory cannot be had.
 const REFUSED: i32 = 125;
 /// Bits of mmap(2) that say whether the mapping is shared: `MAP_TYPE`.
 pub(crate) const TYPE: i32 = 0xf;
-/// Flags that a lease can keep. Some say nothing about huge pages.
+/// Flags that a lease supports or can ignore.
 const KNOWN: i32 = TYPE
     | MAP_STACK
     | MAP_NONBLOCK
@@ -50,7 +50,7 @@ pub(crate) unsafe fn mmap(view: View) -> Answer {
         let mut locked = locked();
         return match request(addr, len, prot, flags) {
             Some(request) => leased(locked.get(), &request, call),
-            None => by_kernel(locked.get(), addr, len, call),
+            None => by_kernel(locked.get(), view, call),
         };
     }
     // SAFETY: the caller keeps the contract.
@@ -65,10 +65,7 @@ pub(crate) unsafe fn mmap(view: View) -> Answer {
 
 /// Returns the request, unless only the kernel can answer it.
 pub(crate) fn request(addr: usize, len: usize, prot: i32, flags: i32) -> Option<Request> {
-    let page = match flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK {
-        0 => default_page()?,
-        shift => 1usize.checked_shl(shift as u32)?,
-    };
+    let page = page_of(flags)?;
     let len = len.checked_next_multiple_of(page).filter(|len| *len > 0)?;
     let is_whole = addr % page == 0;
     let spot = match flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) {
@@ -83,6 +80,13 @@ pub(crate) fn request(addr: usize, len: usize, prot: i32, flags: i32) -> Option<
     let is_shared = flags & MAP_SHARED != 0;
     let flags = flags & (MAP_POPULATE | MAP_LOCKED);
     is_known.then_some(Request { spot, len, page, prot, is_shared, flags })
+}
+
+fn page_of(flags: i32) -> Option<usize> {
+    match flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK {
+        0 => default_page(),
+        shift => 1usize.checked_shl(shift as u32),
+    }
 }
 
 /// Returns the size of huge pages if the program names none.
@@ -122,11 +126,17 @@ pub(crate) fn leased(
     }
 }
 
-/// Has the kernel answer what no lease can.
-fn by_kernel(state: &mut State, addr: usize, len: usize, call: impl FnOnce() -> Answer) -> Answer {
-    let answer = refused(state, len, "unusual", "only the kernel knows its flags", call);
+/// Sends a request with unsupported flags, or a wrong one, to the kernel.
+fn by_kernel(state: &mut State, view: View, call: impl FnOnce() -> Answer) -> Answer {
+    let View { addr, len, flags, .. } = view;
+    let answer = match call() {
+        // No shortage of pages.
+        Err(error) if error != ENOMEM => return Err(error),
+        answer => refused(state, len, "unusual", "only the kernel knows its flags", || answer),
+    };
     if answer == Ok(addr) {
-        state.forget(addr..addr.saturating_add(rounded(len)));
+        let len = page_of(flags).and_then(|page| len.checked_next_multiple_of(page));
+        state.forget(addr..addr.saturating_add(len.unwrap_or(view.len)));
     }
     answer
 }
@@ -140,8 +150,8 @@ pub(crate) fn refused(
     call: impl FnOnce() -> Answer,
 ) -> Answer {
     let (answer, kib) = (call(), len >> 10);
-    // The request is wrong wherever pages come from.
-    if matches!(answer, Err(EEXIST | EINVAL)) {
+    // The range is in use, so this is no shortage of pages.
+    if answer == Err(EEXIST) {
         return answer;
     }
     state.counts.refuse(len as u64, why, answer.is_ok());

@@ -15,7 +15,8 @@ use glebe_os::internal::sys::memory::direct::{
     self, MAP_NORESERVE, MAP_SHARED, PROT_READ, PROT_WRITE,
 };
 use glebe_os::internal::sys::memory::direct_files::{
-    self, file_of, huge_page_of, replace, MFD_ALLOW_SEALING, MFD_CLOEXEC, MFD_HUGETLB,
+    self, file_of, huge_page_of, replace, F_SEAL_EXEC, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK,
+    MFD_ALLOW_SEALING, MFD_CLOEXEC, MFD_HUGETLB,
 };
 
 pub(crate) use glebe_os::internal::sys::memory::direct_files::FileId;
@@ -27,8 +28,8 @@ use crate::state::{is_own, locked, State};
 pub(crate) struct Files {
     /// Files without memory, and the size of their pages.
     waiting: BTreeMap<FileId, usize>,
-    /// Files whose place a lease took. Their names lead to the kernel's file, which stays so: two
-    /// leases for one name would be two contents.
+    /// Files whose place a lease took, or that are left to the kernel. Their names lead to the
+    /// kernel's file, which stays so: two leases for one name would be two contents.
     replaced: BTreeSet<FileId>,
     leased: BTreeMap<FileId, Leased>,
 }
@@ -61,6 +62,9 @@ pub(crate) enum Known {
     Waiting { page: usize },
     Leased { page: usize, is_mapped: bool, is_fresh: bool },
 }
+
+/// Seals that this library can keep. It cannot keep other processes from writing.
+pub(crate) const KEPT_SEALS: i32 = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW;
 
 /// Some file waits or is leased, or was.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
@@ -117,9 +121,13 @@ pub(crate) fn closing_many<T>(close: impl FnOnce() -> T) -> T {
 
 /// Another process may get the descriptor.
 pub(crate) fn sent(fd: i32) {
-    let Some((file, _)) = file_of(fd) else { return };
-    if let Some(leased) = locked().get().files.leased.get_mut(&file) {
+    let Some((file, len)) = file_of(fd) else { return };
+    let mut locked = locked();
+    let state = locked.get();
+    if let Some(leased) = state.files.leased.get_mut(&file) {
         (leased.is_sent, leased.is_fresh) = (true, false);
+    } else if len > 0 {
+        state.leave_file(fd);
     }
 }
 
@@ -152,6 +160,9 @@ impl State {
         let (_, old_len, known) = self.known(fd).ok_or("the file is closed")?;
         let (Known::Waiting { page } | Known::Leased { page, .. }) = known;
         let seals = self.seals(fd).map_or_else(|| direct_files::seals(fd), |seals| *seals);
+        if seals & !(KEPT_SEALS | F_SEAL_EXEC) != 0 {
+            return Err("the file is sealed against writes".to_owned());
+        }
         let (loan, lent) = self.lend(len, page)?;
         let Some((id, _)) = file_of(lent.as_raw_fd()) else {
             self.end_loan(loan);
@@ -185,7 +196,7 @@ impl State {
         let Ok(fd) = made else { return false };
         // SAFETY: nobody else has the new descriptor.
         let empty = unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) };
-        let seals = self.files.leased.get(&file).map_or(0, |leased| leased.seals);
+        let seals = self.files.leased.get(&file).map_or(0, |leased| leased.seals & KEPT_SEALS);
         let is_alike = direct_files::ftruncate(empty.as_raw_fd(), len as i64)
             .and_then(|_| direct_files::add_seals(empty.as_raw_fd(), seals))
             .is_ok();
@@ -196,7 +207,7 @@ impl State {
         true
     }
 
-    /// Notes that a file is mapped, for writing too once mprotect(2) allows it.
+    /// Counts a mapping. Even a read-only one may become writable, so the file is no longer fresh.
     pub(crate) fn mapped_file(&mut self, file: FileId) {
         if let Some(leased) = self.files.leased.get_mut(&file) {
             leased.maps += 1;
@@ -204,10 +215,24 @@ impl State {
         }
     }
 
-    /// Leaves a file to the kernel, whose pages it got.
+    /// Leaves a file to the kernel from now on: it has pages of the pool, or others have it too and
+    /// would get other memory.
     pub(crate) fn leave_file(&mut self, fd: i32) {
         if let Some((file, _)) = file_of(fd) {
-            self.files.waiting.remove(&file);
+            if self.files.waiting.remove(&file).is_some() {
+                self.files.replaced.insert(file);
+            }
+        }
+    }
+
+    /// Leaves files to the kernel that have a length, but no lease, before a child gets them too.
+    pub(crate) fn leave_files(&mut self) {
+        let waiting: Vec<FileId> = self.files.waiting.keys().copied().collect();
+        for file in waiting {
+            let fd = descriptors(file).next();
+            if let Some(fd) = fd.filter(|fd| file_of(*fd).is_some_and(|(_, len)| len > 0)) {
+                self.leave_file(fd);
+            }
         }
     }
 

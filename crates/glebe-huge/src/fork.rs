@@ -49,6 +49,7 @@ fn prepare() {
     let mut locked = locked();
     let copies = locked.begun().is_some_and(|state| {
         state.keep_all();
+        state.leave_files();
         state.private().next().is_some()
     });
     let copied = copies.then(|| UnixStream::pair().ok()).flatten();

@@ -93,14 +93,16 @@ impl State {
             self.pieces.all().filter(|(_, piece)| piece.holding == number).collect();
         // The lost lease no longer counts for the quota.
         pieces.iter().for_each(|(start, piece)| self.forget(*start..start + piece.len));
+        let mut failed = Ok(());
         for (start, piece) in pieces {
             let spot = Spot::Fixed(start);
             let (len, prot, is_shared) = (piece.len, piece.prot, false);
             let request = Request { spot, len, page: len, prot, is_shared, flags: 0 };
             if self.map(&request).is_err() {
-                Place::reserve(spot, len, len)?.fill(prot)?;
+                let filled = Place::reserve(spot, len, len).and_then(|place| place.fill(prot));
+                failed = failed.and(filled);
             }
         }
-        Ok(())
+        failed
     }
 }

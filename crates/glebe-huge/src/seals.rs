@@ -11,11 +11,8 @@ use glebe_os::internal::sys::memory::direct_files::{
     self, F_ADD_SEALS, F_GET_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK,
 };
 
-use crate::files::is_any_leased;
+use crate::files::{is_any_leased, KEPT_SEALS};
 use crate::state::{locked, State};
-
-/// Seals that this library can keep: nothing keeps other processes from writing.
-const KNOWN: i32 = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW;
 
 /// Answers a command about the seals of a leased file. Returns nothing for other calls.
 pub(crate) fn fcntl(fd: i32, command: i32, word: usize) -> Option<Answer> {
@@ -27,7 +24,7 @@ pub(crate) fn fcntl(fd: i32, command: i32, word: usize) -> Option<Answer> {
     let more = word as i32;
     Some(match command {
         F_GET_SEALS => Ok(*seals as usize),
-        _ if *seals & F_SEAL_SEAL != 0 || more & !KNOWN != 0 => Err(EPERM),
+        _ if *seals & F_SEAL_SEAL != 0 || more & !KEPT_SEALS != 0 => Err(EPERM),
         _ => {
             *seals |= more;
             Ok(0)

@@ -19,7 +19,7 @@ use glebe_os::internal::sys::memory::direct::{
 };
 use glebe_os::internal::sys::memory::direct_files::copy_above;
 use glebe_os::internal::sys::memory::direct_segments::{
-    self as segments, segment_told, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, IPC_RMID, IPC_STAT, MODE,
+    self as segments, segment_status, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, IPC_RMID, IPC_STAT, MODE,
     SHM_EXEC, SHM_HUGETLB, SHM_RDONLY, SHM_REMAP, SHM_RND, SHM_STAT, SHM_STAT_ANY,
 };
 use glebe_os::internal::sys::page_size;
@@ -104,7 +104,7 @@ pub(crate) unsafe fn shmat(id: i32, addr: usize, flags: i32) -> Answer {
     }
     match flags & SHM_REMAP {
         0 => call(),
-        _ => replacing(addr, segment_told(id).map_or(0, |told| told.len), call),
+        _ => replacing(addr, segment_status(id).map_or(0, |status| status.len), call),
     }
 }
 
@@ -239,7 +239,7 @@ impl State {
 
     /// Ends the leases of segments that somebody has removed and nobody has attached.
     fn end_removed_segments(&mut self) {
-        let is_gone = |id: &&i32| matches!(segment_told(**id), Err(EINVAL | EIDRM));
+        let is_gone = |id: &&i32| matches!(segment_status(**id), Err(EINVAL | EIDRM));
         let gone: Vec<i32> = self.segments.keys().filter(is_gone).copied().collect();
         for id in gone {
             let Some(Segment { loan, file, .. }) = self.segments.remove(&id) else { continue };

@@ -20,14 +20,15 @@ const ON: u8 = 2;
 
 static SHOWS: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// A list of the machine's memory, and the beginning of its line with the number of free pages.
-const LIST: &str = "/proc/meminfo";
+const MEMINFO: &str = "/proc/meminfo";
+/// Beginnings of its lines with numbers of pages.
+const TOTAL: &str = "HugePages_Total:";
 const FREE: &str = "HugePages_Free:";
 
 /// Returns a file with the number of pages, if that is what the path is about.
 pub(crate) fn pages(path: &[u8]) -> Option<File> {
     let is_count = path.starts_with(b"/sys/") && path.ends_with(b"/free_hugepages");
-    if !is_count && path != LIST.as_bytes() || is_own() {
+    if !is_count && path != MEMINFO.as_bytes() || is_own() {
         return None;
     }
     if SHOWS.load(Relaxed) == OFF {
@@ -39,17 +40,22 @@ pub(crate) fn pages(path: &[u8]) -> Option<File> {
     let page = default_page().filter(|_| state.settings.shows_pages)?;
     let free = |state: &State| Some(state.leasable()? / page as u64);
     if !is_count {
-        return written(&listed(&std::fs::read_to_string(LIST).ok()?, free(state)?));
+        return written(&listed(&std::fs::read_to_string(MEMINFO).ok()?, free(state)?));
     }
     is_of(std::str::from_utf8(path).ok()?, page, state.settings.node).then_some(())?;
     written(&format!("{}\n", free(state)?))
 }
 
-/// Puts another number of free pages into the list of memory.
+/// Puts another number of free pages into the list of memory. The list's total has them too, since
+/// programs subtract.
 fn listed(list: &str, pages: u64) -> String {
-    let line = |line: &str| match line.starts_with(FREE) {
-        true => format!("{FREE} {pages:>8}\n"),
-        false => format!("{line}\n"),
+    let line = |line: &str| {
+        let total = line.strip_prefix(TOTAL).and_then(|total| total.trim().parse::<u64>().ok());
+        match total {
+            Some(total) => format!("{TOTAL} {:>7}\n", total + pages),
+            None if line.starts_with(FREE) => format!("{FREE} {pages:>8}\n"),
+            None => format!("{line}\n"),
+        }
     };
     list.lines().map(line).collect()
 }
@@ -92,9 +98,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_free_pages_of_the_list_change() {
+    fn only_numbers_of_pages_of_the_list_change() {
         let list = "MemFree: 1 kB\nHugePages_Total:       7\nHugePages_Free:        0\nx: 2\n";
         let wanted = list.replace("Free:        0", "Free:       32");
+        let wanted = wanted.replace("Total:       7", "Total:      39");
         assert_eq!(listed(list, 32), wanted);
         assert_eq!(listed("", 1), "");
     }

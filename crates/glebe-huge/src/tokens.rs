@@ -1,10 +1,13 @@
 //! A token is a segment of the kernel's with one ordinary page, which names the lease that it
-//! stands for. It outlives a killed program, whose lease ends. Then its key would lead nowhere.
+//! stands for. A killed program leaves its token behind, so the next program that makes a segment
+//! with the key removes it.
 #![allow(unsafe_code)] // Safety: the page is attached while it is read or written.
+
+use std::path::Path;
 
 use glebe_os::internal::sys::memory::direct::{self, Answer};
 use glebe_os::internal::sys::memory::direct_segments::{
-    self as segments, segment_told, IPC_CREAT, IPC_EXCL, IPC_RMID, SHM_RDONLY,
+    self as segments, segment_status, IPC_CREAT, IPC_EXCL, IPC_RMID, SHM_RDONLY,
 };
 use glebe_os::internal::sys::page_size;
 
@@ -32,14 +35,23 @@ pub(crate) fn made(key: i32, mode: i32, lease: u64) -> Answer {
     Ok(id)
 }
 
-/// Removes a token whose lease has ended. Returns false if the segment is something else.
+/// Removes a token whose lease and whose program have ended. Returns false if the segment is
+/// something else.
 pub(crate) fn removed(id: i32) -> bool {
-    let is_one_page = segment_told(id).is_ok_and(|told| told.len == len() && told.attachments == 0);
-    let Some(lease) = is_one_page.then(|| lease_of(id)).flatten() else { return false };
+    let Ok(status) = segment_status(id) else { return false };
+    let is_left = status.len == len() && status.attachments == 0 && has_ended(status.creator);
+    let Some(lease) = is_left.then(|| lease_of(id)).flatten() else { return false };
     let all = connect().and_then(|client| client.list());
-    let has_ended = all.is_ok_and(|rows| rows.iter().all(|row| row.lease != lease));
+    // Forked children have the lease after the program's end. Another daemon may use its number.
+    let is_over = all.is_ok_and(|rows| rows.iter().all(|row| row.lease != lease));
     // SAFETY: the command takes no buffer.
-    has_ended && unsafe { segments::shmctl(id, IPC_RMID, 0) }.is_ok()
+    is_over && unsafe { segments::shmctl(id, IPC_RMID, 0) }.is_ok()
+}
+
+/// Returns false for a process that another PID namespace hides.
+fn has_ended(process: i32) -> bool {
+    let is_there = |name: &str| Path::new("/proc").join(name).exists();
+    process > 0 && is_there("self") && !is_there(&process.to_string())
 }
 
 fn lease_of(id: i32) -> Option<u64> {

@@ -115,6 +115,23 @@ static void late_writes(void)
     must(copy[1] == 8 && munmap(copy, HUGE) == 0 && close(fd) == 0);
 }
 
+static void nothing(void *with)
+{
+    (void)with;
+}
+
+/* A child has the file too, and would get a lease of its own. So the kernel keeps the file. */
+static void left(void)
+{
+    int fd = made(0);
+    must(ftruncate(fd, HUGE) == 0);
+    char *base = mapped(fd, HUGE, MAP_PRIVATE, 0);
+    base[0] = 1;
+    must(in_child(nothing, NULL) == 0 && base[0] == 1);
+    fails((long)mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), ENOMEM);
+    must(munmap(base, HUGE) == 0 && close(fd) == 0);
+}
+
 /* No second lease for a file that is only mapped privately. */
 static void private_only(void)
 {
@@ -402,7 +419,7 @@ int main(int count, char **words)
         {"children", children},
         {"copies", copies},
         {"filled", filled},
-        {"late_writes", late_writes}, {"lengths", lengths},
+        {"late_writes", late_writes}, {"left", left}, {"lengths", lengths},
         {"many", many},
         {"places", places},
         {"private_copy", private_copy},

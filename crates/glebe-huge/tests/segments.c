@@ -249,7 +249,7 @@ static void alone(void)
     must(told(shmget(atoi(getenv("KEY")), 0, 0)).shm_segsz == 4096);
 }
 
-/* Dies with a segment, whose key stays. */
+/* Is killed before it removes its segment. */
 static void killed(void)
 {
     must(shmget(atoi(getenv("KEY")), HUGE, OWN) >= 0);

@@ -40,6 +40,11 @@ fn a_private_mapping_has_what_was_written_late() {
 }
 
 #[test]
+fn a_file_without_a_lease_is_the_kernels_after_a_fork() {
+    passes("left");
+}
+
+#[test]
 fn a_private_mapping_of_a_fresh_file_needs_its_memory_once() {
     passes("private_only");
 }

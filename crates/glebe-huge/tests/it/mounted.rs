@@ -18,7 +18,7 @@ exec setpriv --reuid "$0" --regid "$0" --clear-groups env LD_PRELOAD="$LIBRARY" 
 /// Without words the caller names the program.
 fn mounted(running: &Running, user: &str, words: &[&str]) -> Command {
     let mut command = running.with_library("unshare", "verbose");
-    let folder = running.scratch().join("mounted");
+    let folder = running.scratch().join("pages");
     command.env_remove("LD_PRELOAD").env("LIBRARY", running.library());
     command.env("HUGE_FOLDER", folder).args(["-m", "sh", "-c", SCRIPT, user]);
     if !words.is_empty() {
@@ -88,7 +88,7 @@ fn dpdk_moves_packets() {
     let Some(running) = running() else { return };
     for memory in [&["--huge-unlink"][..], &["--in-memory"], &[]] {
         let mut command = mounted(&running, "0", &[]);
-        let folder = running.scratch().join("mounted").display().to_string();
+        let folder = running.scratch().join("pages").display().to_string();
         let prefix = format!("glebe-test-{}", std::process::id());
         command.args(["sh", "-c", "(sleep 3) | dpdk-testpmd \"$@\"", "sh"]).args(memory);
         command.args(["--no-pci", "--no-telemetry", "-m", "24", "-l", "0,1", "--huge-dir"]);

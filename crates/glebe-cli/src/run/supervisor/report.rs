@@ -28,7 +28,7 @@ impl Report {
                 self.calls_leased += 1;
             }
             Supplied::Free => self.calls_free += 1,
-            Supplied::Exists => {}
+            Supplied::LookUp => {}
             Supplied::Refused(why) => {
                 let is_told = self.refused.len() < REASONS || self.refused.contains_key(why);
                 let why = if is_told { why } else { "other reasons" };

@@ -43,8 +43,8 @@ pub enum Supplied {
     Leased(Bytes),
     /// The pool had enough free pages.
     Free,
-    /// The segment exists, and so do its pages.
-    Exists,
+    /// The call makes no segment.
+    LookUp,
     Refused(String),
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Supplied {
         match self {
             Self::Leased(bytes) => write!(f, "{bytes} leased"),
             Self::Free => f.write_str("free pages of the pool"),
-            Self::Exists => f.write_str("the segment exists"),
+            Self::LookUp => f.write_str("a look-up"),
             Self::Refused(why) => write!(f, "refused: {why}"),
         }
     }
@@ -69,8 +69,8 @@ pub struct Supply {
     default_page: Option<PageSize>,
     /// The connection holds all leases.
     client: Option<Client>,
-    /// Connections to daemons that did not answer once. They hold leases too.
-    former: Vec<Client>,
+    /// Earlier connections, which failed. Their leases live as long as they do.
+    silent: Vec<Client>,
     leased: Bytes,
     /// Pages given to calls that have not reserved them, so that free pages may be theirs.
     unreserved: u64,
@@ -92,7 +92,7 @@ impl Supply {
             pool: Pool::of(PAGE).ok_or_else(lacks)?,
             default_page: default.and_then(|bytes| PageSize::new(bytes.get())),
             client: None,
-            former: Vec::new(),
+            silent: Vec::new(),
             leased: Bytes::ZERO,
             unreserved: 0,
             available: 0,
@@ -116,8 +116,8 @@ impl Supply {
 
     fn leased_for(&mut self, held: &HeldCall) -> Result<Supplied, String> {
         self.available = 0;
-        if exists(held) {
-            return Ok(Supplied::Exists);
+        if is_look_up(held) {
+            return Ok(Supplied::LookUp);
         }
         let page = held.page.or(self.default_page);
         if page != Some(PAGE) {
@@ -190,9 +190,11 @@ impl Supply {
         let name = Name::new(&self.name);
         let wish = Wish { bytes: bytes.get(), node: self.node, name, ..Wish::default() };
         client.file(wish).map_err(|error| {
-            if !matches!(error, LeaseError::Refused { .. }) {
-                // The next call connects to the next daemon.
-                self.former.extend(self.client.take());
+            // The next call connects to the next daemon. A silent one may still hold leases.
+            match error {
+                LeaseError::Refused { .. } => {}
+                LeaseError::Silent { .. } => self.silent.extend(self.client.take()),
+                _ => self.client = None,
             }
             error.to_string()
         })
@@ -232,10 +234,10 @@ impl Supply {
     }
 }
 
-/// Returns true if the call finds a segment that somebody made.
-fn exists(held: &HeldCall) -> bool {
-    let found = held.key.map(|key| segments::shmget(key, 0, 0));
-    matches!(found, Some(Ok(_) | Err(EACCES)))
+/// Returns true if the call makes no segment, because it only looks one up, or finds one.
+fn is_look_up(held: &HeldCall) -> bool {
+    let Some(key) = held.key else { return false };
+    !held.creates || matches!(segments::shmget(key, 0, 0), Ok(_) | Err(EACCES))
 }
 
 fn pages(held: &HeldCall) -> u64 {

@@ -33,8 +33,12 @@ static void *segment(size_t len) {
 
 /* Returns the segment, unless a look-up finds another one. */
 static void *looked_up(size_t len) {
-    int flags = IPC_CREAT | SHM_HUGETLB | 0600, id = shmget(getpid(), len, flags), i;
+    int flags = IPC_CREAT | SHM_HUGETLB | 0600, id, i;
     void *at;
+    for (i = 0; i < 3; i++)
+        if (shmget(getpid(), len, SHM_HUGETLB) != -1 || errno != ENOENT)
+            return MAP_FAILED;
+    id = shmget(getpid(), len, flags);
     for (i = 0; i < 3; i++)
         if (id < 0 || shmget(getpid(), len, flags) != id)
             return MAP_FAILED;
@@ -100,7 +104,7 @@ int main(int count, char **words) {
         case 's': /* a segment of shared memory */
             at = segment(len);
             break;
-        case 'k': /* makes a segment with a key, and looks it up three times */
+        case 'k': /* looks for a segment, makes it, and looks it up again */
             at = looked_up(len);
             break;
         case 'u': /* maps and unmaps */

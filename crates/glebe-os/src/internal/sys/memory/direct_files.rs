@@ -15,6 +15,9 @@ pub use libc::{
 
 use super::direct::{answer, dup3, Answer};
 
+/// The seal of `MFD_NOEXEC_SEAL` (Linux 6.3).
+pub const F_SEAL_EXEC: i32 = 0x20;
+
 /// Which file a descriptor is open on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId {
@@ -68,7 +71,7 @@ pub fn add_seals(fd: RawFd, seals: i32) -> Answer {
     answer(unsafe { libc::syscall(libc::SYS_fcntl, fd, F_ADD_SEALS, seals) })
 }
 
-/// Returns a file's seals. A file that cannot have any counts as sealed against more.
+/// Returns a file's seals, or `F_SEAL_SEAL` for a file that cannot have any.
 #[must_use]
 pub fn seals(fd: RawFd) -> i32 {
     // SAFETY: the call takes numbers.

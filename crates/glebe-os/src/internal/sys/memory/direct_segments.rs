@@ -56,23 +56,26 @@ pub unsafe fn shmctl(id: i32, command: i32, buffer: usize) -> Answer {
 
 /// What shmctl(2) tells of a segment.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct SegmentStatus {
     pub len: usize,
     pub attachments: u64,
+    /// The process that made it; 0 if it is in another PID namespace.
+    pub creator: i32,
 }
 
 /// Returns what the kernel knows of a segment.
 ///
 /// # Errors
 /// See shmctl(2).
-pub fn segment_told(id: i32) -> Result<Told, i32> {
+pub fn segment_status(id: i32) -> Result<SegmentStatus, i32> {
     let mut told = MaybeUninit::<libc::shmid_ds>::zeroed();
     // SAFETY: the kernel fills the local, for which zeros are valid too.
     let told = unsafe {
         shmctl(id, IPC_STAT, told.as_mut_ptr().expose_provenance())?;
         told.assume_init()
     };
-    Ok(Told { len: told.shm_segsz, attachments: told.shm_nattch })
+    let (len, attachments, creator) = (told.shm_segsz, told.shm_nattch, told.shm_cpid);
+    Ok(SegmentStatus { len, attachments, creator })
 }
 
 /// Writes a length where shmctl(2) wrote one.

@@ -42,6 +42,8 @@ pub struct HeldCall {
     pub call: PoolCall,
     /// Key of the segment; `None` if the call maps memory, or the segment has no key.
     pub key: Option<i32>,
+    /// False if the call only looks for a segment.
+    pub creates: bool,
     pub len: Bytes,
     /// `None` for the pool's default size.
     pub page: Option<PageSize>,
@@ -158,6 +160,7 @@ fn held(message: &libc::seccomp_notif) -> Option<HeldCall> {
         thread: message.pid,
         call,
         key: (key != libc::IPC_PRIVATE).then_some(key),
+        creates: call == PoolCall::Mmap || flags & libc::IPC_CREAT as u64 != 0,
         len: Bytes::new(data.args[1]),
         page: if log == 0 { None } else { PageSize::new(1 << log) },
         reserves: flags & without as u64 == 0,
