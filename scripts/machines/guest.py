@@ -13,6 +13,8 @@ from .table import Skipped
 PROCESSORS = 2
 # Limits for a guest and for a run in it, in seconds.
 GUEST_S, RUN_S = 1800, 600
+# Tests in a guest take 5 to 20 times as long.
+FEW = "RUST_BACKTRACE=0 PROPTEST_CASES=16 GLEBE_STRESS_SECONDS=2"
 QEMU = {
     "amd64": ("qemu-system-x86_64", ["-M", "q35", "-cpu", "max"], "ttyS0"),
     "arm64": ("qemu-system-aarch64", ["-M", "virt", "-cpu", "max,pauth-impdef=on"], "ttyAMA0"),
@@ -29,8 +31,7 @@ def emulator_of(architecture):
 
 def commands(machine, programs, tests):
     """Returns the script that runs the tests: programs by name, and the modules of each."""
-    variables = f"GLEBE_SLOW={machine.slow} RUST_BACKTRACE=0 PROPTEST_CASES=16"
-    lines = [f"export {variables}", f"limit_s={RUN_S}"]
+    lines = [f"export GLEBE_SLOW={machine.slow} {FEW}", f"limit_s={RUN_S}"]
     for name in programs:
         words = ["run", name, f"/t/{name.replace('/', '-')}", "--show-output"]
         words += [f"--test-threads={PROCESSORS}"]
