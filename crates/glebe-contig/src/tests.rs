@@ -87,7 +87,7 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
 }
 
 fn longest_free() -> Option<Bytes> {
-    let block = Pages::new(512);
+    let block = Bytes::mib(2).pages_down(page_size());
     let uses = glebe_os::internal::sys::machine::kpage::uses(block).ok()?;
     let is_free = |of| of == glebe_os::internal::sys::machine::kpage::Use::Free;
     let runs = glebe_os::internal::sys::machine::kpage::runs(&uses, block, is_free);
@@ -98,6 +98,10 @@ fn longest_free() -> Option<Bytes> {
 fn a_run_that_is_free_is_had() {
     if !privileged() {
         return;
+    }
+    if std::path::Path::new("/sys/devices/system/node/node1").exists() {
+        // The kernel grows the pool on every node in turn, and the search may miss the run.
+        return println!("skipped: on several nodes a search may miss a run that is free");
     }
     let len = Bytes::mib(64);
     // An emulated machine needs far longer than the usual limit.

@@ -5,7 +5,6 @@ use std::process::Command;
 use std::ptr;
 
 use glebe_testing::process::{child_of, is_child};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use super::*;
 
@@ -32,9 +31,11 @@ fn a_program_that_asks_for_nothing_ends_as_without_a_filter() {
     let (mut child, listener) = spawn(Command::new("sh").args(["-c", "kill -9 $$"])).unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     // Nobody has the filter any more. On Linux 6.1 `next` would wait for ever.
-    let mut listeners = [PollFd::new(&listener, PollFlags::IN)];
-    poll(&mut listeners, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
-    assert_eq!(listeners[0].revents(), PollFlags::HUP);
+    let fd = listener.as_fd().as_raw_fd();
+    let mut listeners = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    // SAFETY: the array has one element.
+    assert_eq!(unsafe { libc::poll(listeners.as_mut_ptr(), 1, 60_000) }, 1);
+    assert_eq!(listeners[0].revents, libc::POLLHUP);
 }
 
 #[test]
