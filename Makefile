@@ -25,13 +25,16 @@ SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock
 # Modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
-.PHONY: help build demo test test-long bench aged fuzz sanitize miri doc man install uninstall python mooncake
-.PHONY: lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list units package deny aarch64
+.PHONY: help build demo test test-long vm vm-all bench aged fuzz sanitize miri doc man install uninstall
+.PHONY: python mooncake lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list units package
+.PHONY: deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make test-long  the same with whole state spaces, longer storms and tests of the benchmarks"
+	@echo "make vm       tests in guests of QEMU: Linux 6.1, and pages of 16 KiB with two nodes"
+	@echo "make vm-all   the same with more kernels, their settings and little memory"
 	@echo "make lint     format, clippy, oldest Rust, docs, style, unsafe list, packages, licences, aarch64"
 	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
 	@echo "make aged     age this machine, and judge the contiguous memory it gives (root, minutes)"
@@ -71,6 +74,12 @@ test:
 
 test-long:
 	scripts/test.py --long --benchmarks
+
+vm:
+	scripts/vm.py
+
+vm-all:
+	scripts/vm.py --all
 
 bench:
 	cargo build --profile $(PROFILE) -p glebe-bench --features jemalloc

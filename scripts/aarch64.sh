@@ -9,7 +9,7 @@
 # Prints `skipped: ...` and succeeds if it gets neither. Needs no aarch64 linker: the libraries are
 # compiled and assembled, not linked.
 #
-# AARCH64_STD=debian skips 1.
+# AARCH64_STD=debian skips 1. `aarch64.sh compiler` builds nothing, and its last line is the compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -114,6 +114,10 @@ else
     version=$("$compiler" -V) || skip "Debian's compiler does not start here"
     echo "aarch64: standard library of Debian's $version"
     export RUSTC=$compiler
+fi
+if [ "${1:-}" = compiler ]; then
+    echo "${RUSTC:-rustc}"
+    exit
 fi
 
 # Only Rust code is checked here, and nothing is linked, so without a cross compiler the machine's

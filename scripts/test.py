@@ -59,7 +59,7 @@ def main():
             print(*(run.name for run in runs), sep="\n")
             return 0
         done = work.all_of(runs, scratch)
-        return report.print_all(built, done)
+        return report.print_all(built.seconds, done)
     except build.Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

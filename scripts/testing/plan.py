@@ -18,7 +18,7 @@ MODELS = "models of "
 # change.
 LANES = ("alone", "exclusive", "apart", "others")
 MOD = re.compile(r"^\s*(?:pub )?mod (\w+);", re.MULTILINE)
-KEYS = {"modules", "nobody", "pure", "without_rseq", *LANES[:3]}
+KEYS = {"modules", "nobody", "pure", "vm", "without_rseq", *LANES[:3]}
 
 
 @dataclass

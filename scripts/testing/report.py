@@ -21,7 +21,9 @@ def reasons(output):
                     break
 
 
-def print_all(built, done):
+def print_all(builds, done):
+    """Prints the report of runs and of builds, which are pairs (seconds, name). Returns 1 if a run
+    failed."""
     skips = Counter()
     for run in done:
         skips.update(re.findall(r"skipped: .*", run.output))
@@ -29,7 +31,7 @@ def print_all(built, done):
     for reason, count in sorted(skips.items()):
         print(f"{count:7} {reason}")
     print("== the slowest")
-    took = [*built.seconds, *((run.wall, run.name) for run in done)]
+    took = [*builds, *((run.wall, run.name) for run in done)]
     for seconds, name in sorted(took, reverse=True)[:SLOWEST]:
         print(f"{seconds:5.0f} s  {name}")
     wrong = [run for run in done if not run.is_ok]

@@ -87,7 +87,7 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
 }
 
 fn longest_free() -> Option<Bytes> {
-    let block = Pages::new(512);
+    let block = Bytes::mib(2).pages_down(page_size());
     let uses = glebe_os::internal::sys::machine::kpage::uses(block).ok()?;
     let is_free = |of| of == glebe_os::internal::sys::machine::kpage::Use::Free;
     let runs = glebe_os::internal::sys::machine::kpage::runs(&uses, block, is_free);
@@ -99,14 +99,21 @@ fn a_run_that_is_free_is_had() {
     if !privileged() {
         return;
     }
+    if std::path::Path::new("/sys/devices/system/node/node1").exists() {
+        // The kernel grows the pool on every node in turn, and the search may miss the run.
+        return println!("skipped: on several nodes a search may miss a run that is free");
+    }
     let len = Bytes::mib(64);
+    // An emulated machine needs far longer than the usual limit.
+    let options =
+        || Contig::options().source(Source::HUGETLB_2M).search_time(Duration::from_secs(60));
     let mut refused = None;
     for _ in 0..4 {
         match longest_free() {
             Some(free) if free >= Bytes::new(2 * len.get()) => {}
             free => return println!("skipped: the longest free run is {free:?}"),
         }
-        match Contig::options().source(Source::HUGETLB_2M).require_run(len).build(len) {
+        match options().require_run(len).build(len) {
             Ok(memory) => {
                 assert_eq!(
                     (memory.longest_run().bytes(page_size()), memory.runs().len()),
@@ -223,6 +230,9 @@ fn costs_no_second_zeroing(pages: u64) {
     // A search looks at a quarter more.
     let least = |options: &dyn Fn() -> Options| (0..16).filter_map(|_| cost(options())).min();
     let Some(order) = least(&standing) else { return };
+    if order == 0 {
+        return println!("skipped: this kernel does not count faults of pages populated by a call");
+    }
     assert!((pages..pages + pages / 2).contains(&order), "{order}");
     let Some(run) = least(&|| standing().prefer_run(Bytes::mib(2))) else { return };
     assert!((pages..2 * pages).contains(&run), "{run}");

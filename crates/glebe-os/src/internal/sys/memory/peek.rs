@@ -124,12 +124,12 @@ fn by_file(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::internal::sys::memory::mmap::{map, munmap, Backing};
+    use crate::internal::sys::memory::mmap::{map, munmap, protect, Backing};
     use crate::internal::sys::page_size;
     use crate::units::Bytes;
 
     #[test]
-    fn both_ways_stop_at_the_first_page_that_is_not_there() {
+    fn both_ways_stop_at_the_first_page_without_access() {
         let page = page_size().bytes().as_usize();
         let len = Bytes::new(4 * page as u64);
         let addr = map(len, Backing::Ordinary).unwrap();
@@ -138,8 +138,9 @@ mod tests {
             // SAFETY: within the mapping just made.
             unsafe { at.add(i).write_volatile((i % 251) as u8) };
         }
+        // An unmapped page could become another test's memory.
         // SAFETY: a page of this test's mapping; nothing refers to it.
-        unsafe { munmap(addr + 2 * page, page_size().bytes()).unwrap() };
+        unsafe { protect(addr + 2 * page, page_size().bytes(), libc::PROT_NONE).unwrap() };
         let bytes: Vec<u8> = (7..4 * page).map(|i| (i % 251) as u8).collect();
         type Way = unsafe fn(usize, &[u8]) -> io::Result<usize>;
         for way in [to_process as Way, from_file as Way] {

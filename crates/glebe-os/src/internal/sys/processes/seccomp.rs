@@ -96,7 +96,8 @@ impl CallListener {
         Ok(Self { fd, words: sizes()? })
     }
 
-    /// Returns a held call, if one is there. Waits for one unless the listener is readable.
+    /// Returns a held call, if one is there. Waits for one unless the listener is readable: for
+    /// ever on Linux 6.1, if the listener has hung up.
     ///
     /// # Errors
     /// If the kernel refuses the request.

@@ -1,0 +1,1 @@
+"""The parts of scripts/vm.py: table, packages, programs, image, guest."""

@@ -1,0 +1,132 @@
+"""Downloads and unpacks Debian packages of any suite and architecture. Installs nothing.
+
+The mirror is the one that this machine's apt uses. Each pair of suite and architecture has an apt
+state of its own under the target folder. A package stays there until somebody removes it.
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+
+from .table import Skipped
+
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+NETWORK_S = 300
+# A kernel package unpacks to some 400 MB, most of them drivers.
+WANTED = re.compile(
+    r"\./(boot/vmlinuz|(usr/)?bin/busybox$|(usr/)?lib/modules/[^/]+/kernel/"
+    r"(crypto|lib|mm|drivers/block/zram|drivers/dma-buf|arch/[^/]+/crypto)/)"
+)
+
+
+def mirror():
+    """Returns the address of the Debian mirror in this machine's apt lists."""
+    apt = pathlib.Path("/etc/apt")
+    lists = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]
+    for file in lists:
+        text = file.read_text() if file.is_file() else ""
+        if found := re.search(r"^[^#\n]*?(\w+://\S+/debian)/?\s", text, re.MULTILINE):
+            return found[1]
+    raise Skipped("the apt lists of this machine name no Debian mirror")
+
+
+class Archive:
+    """The packages of one suite for one architecture, in a folder."""
+
+    def __init__(self, cache, suite, architecture):
+        self.suite, self.architecture = suite, architecture
+        self.folder = cache / f"{suite}-{architecture}"
+        self.unpacked = self.folder / "unpacked"
+
+    def unpack(self, package):
+        """Returns the folder with the wanted files of a package, or of the kernel on which it
+        depends. Raises Skipped."""
+        folder = self.unpacked / package
+        if not folder.exists():
+            if not shutil.which("apt-get"):
+                raise Skipped("no apt on this machine")
+            self.update()
+            image = self.image_of(package)
+            self.extract(image)
+            if image != package:
+                folder.symlink_to(image)
+        return folder
+
+    def apt(self, *words, **options):
+        """Runs a command of apt on this archive's own state. Raises Skipped."""
+        state = self.folder
+        settings = {
+            "Dir::Etc::SourceList": state / "sources.list",
+            "Dir::Etc::SourceParts": "-",
+            "Dir::State::Lists": state / "lists",
+            "Dir::State::status": state / "status",
+            "Dir::Cache": state / "cache",
+            "APT::Architecture": self.architecture,
+            "APT::Architectures": self.architecture,
+            # Else apt would prefer the suite to its backports.
+            "APT::Default-Release": self.suite,
+            "APT::Sandbox::User": "",
+            "Acquire::Languages": "none",
+            "Acquire::Retries": "1",
+            "Acquire::http::Timeout": "20",
+        }
+        given = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+        words = [words[0], "-q", *given, *words[1:]]
+        try:
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=NETWORK_S,
+                **options,
+            )
+        except subprocess.TimeoutExpired:
+            raise Skipped(f"no answer within {NETWORK_S} s: {words[-1]}") from None
+        if done.returncode != 0:
+            errors = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+            raise Skipped((errors or [f"{words[0]} {words[-1]} failed"])[0])
+        return done.stdout
+
+    def update(self):
+        if any((self.folder / "lists").glob("*Packages*")):
+            return
+        for name in ("lists/partial", "cache/archives/partial", "unpacked"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "status").touch()
+        # A kernel of backports may depend on packages of the suite.
+        suites = {self.suite, self.suite.removesuffix("-backports")}
+        lines = [f"deb [signed-by={KEYS}] {mirror()} {suite} main\n" for suite in sorted(suites)]
+        (self.folder / "sources.list").write_text("".join(lines))
+        self.apt("apt-get", "update")
+
+    def image_of(self, package):
+        """Returns the kernel on which a package depends; other packages are returned as given."""
+        if not package.startswith("linux-image-"):
+            return package
+        text = self.apt("apt-cache", "show", "--no-all-versions", package)
+        depends = re.search(r"^Depends:.*?(linux-image-[^ ,(]+)", text, re.MULTILINE)
+        return depends[1] if depends else package
+
+    def extract(self, package):
+        """Unpacks the wanted files. The last step gives the folder its name, and so an interrupted
+        call leaves no half folder."""
+        self.apt("apt-get", "download", package, cwd=self.folder / "cache")
+        deb = next((self.folder / "cache").glob(f"{package}_*.deb"))
+        half = self.unpacked / f"{package}.half"
+        shutil.rmtree(half, ignore_errors=True)
+        half.mkdir()
+        words = ["dpkg-deb", "--fsys-tarfile", deb]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as reader:
+            with tarfile.open(fileobj=reader.stdout, mode="r|") as tar:
+                for member in tar:
+                    if member.isfile() and WANTED.match(member.name):
+                        path = half / member.name
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        path.write_bytes(tar.extractfile(member).read())
+        if reader.returncode != 0:
+            raise Skipped(f"{deb.name} cannot be unpacked")
+        deb.unlink()
+        half.rename(self.unpacked / package)

@@ -1,0 +1,80 @@
+"""Builds the test programs of an architecture, and finds the libraries that they load."""
+
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+
+from testing import build
+
+from .table import Skipped
+
+NATIVE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
+TRIPLE = "aarch64-unknown-linux-gnu"
+CROSS = "aarch64-linux-gnu-gcc"
+
+
+def compiler_of(architecture):
+    """Returns the C compiler that links programs for an architecture. Raises Skipped."""
+    if architecture == NATIVE:
+        return "cc"
+    if architecture != "arm64":
+        raise Skipped(f"programs for {architecture} are built only on {architecture}")
+    if not shutil.which(CROSS):
+        raise Skipped(f"no {CROSS} on this machine")
+    return CROSS
+
+
+def cross_environment():
+    """Returns cargo's environment for aarch64. Raises Skipped without a standard library."""
+    done = subprocess.run(["scripts/aarch64.sh", "compiler"], capture_output=True, text=True)
+    last = (done.stdout.splitlines() or [""])[-1]
+    if "skipped: " in done.stdout:
+        raise Skipped(last.removeprefix("skipped: "))
+    if done.returncode != 0:
+        raise build.Failed(f"scripts/aarch64.sh compiler\n{done.stderr}")
+    linker = f"CARGO_TARGET_{TRIPLE.replace('-', '_').upper()}_LINKER"
+    return {**os.environ, "RUSTC": last, linker: CROSS}
+
+
+def of(architecture, names):
+    """Builds the named test programs with the features of `make test`. Returns their paths by
+    name. Raises Skipped or build.Failed."""
+    compiler_of(architecture)
+    packages = sorted({name.partition("/")[0] for name in names})
+    words = ["build", *(word for package in packages for word in ("-p", package))]
+    words += ["--features", "glebe/faults", "--lib", "--tests"]
+    environment = None
+    if architecture != NATIVE:
+        environment = cross_environment()
+        words += ["--target", TRIPLE, "--target-dir", str(build.TARGET / "aarch64")]
+    programs = {}
+    for message in build.artifacts(words, environment):
+        if message["executable"] and message["profile"]["test"]:
+            programs[build.name_of(message)] = pathlib.Path(message["executable"])
+    if missing := sorted(set(names) - programs.keys()):
+        raise build.Failed(f"cargo builds no {', '.join(missing)}")
+    return {name: programs[name] for name in names}
+
+
+def libraries(programs, compiler):
+    """Returns the loader and the shared libraries of programs: paths in a guest, and here."""
+    found, waiting = {}, list(programs)
+    while waiting:
+        file = waiting.pop()
+        words = ["readelf", "--wide", "--dynamic", "--program-headers", file]
+        text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        if loader := re.search(r"program interpreter: (\S+)\]", text):
+            found[loader[1]] = path_of(os.path.basename(loader[1]), compiler)
+        for name in re.findall(r"\(NEEDED\).*\[(.+)\]", text):
+            if f"/lib/{name}" not in found:
+                found[f"/lib/{name}"] = path_of(name, compiler)
+                waiting.append(found[f"/lib/{name}"])
+    return found
+
+
+def path_of(library, compiler):
+    words = [compiler, f"-print-file-name={library}"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
