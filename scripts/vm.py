@@ -71,15 +71,23 @@ def tell(done, machine):
         print(f"-- {machine.name}: {done.name}: status {done.status}", flush=True)
 
 
+def differences(machine, line):
+    """Returns what the row of a machine says, but the first line of its guest does not."""
+    wanted = [f"pages of {machine.page_kib} KiB", f"{machine.nodes} nodes"]
+    missing = [text for text in wanted if f"{text}," not in line]
+    return missing + ["swap"] * (machine.swap_mib > 0 and " 0 KiB of swap" in line)
+
+
 def run(machine, tests, archive):
     """Boots a machine. Returns the results of its runs. Raises table.Skipped or build.Failed."""
     kernel = prepare(machine, tests, archive)
-    results, outside = [], []
+    results, outside, wrong = [], [], []
 
     def hear(line):
         outside.append(line)
         if line.startswith("vm: Linux"):
             print(f"{machine.name}: {line.removeprefix('vm: ')}", flush=True)
+            wrong.extend(differences(machine, line))
 
     for done in guest.boot(machine, kernel, archive, hear):
         tell(done, machine)
@@ -88,6 +96,8 @@ def run(machine, tests, archive):
     if "vm: over" not in outside:
         print(*outside[-20:], sep="\n")
         raise build.Failed(f"{machine.name}: the guest did not finish")
+    if wrong:
+        raise build.Failed(f"{machine.name}: the guest has no {', no '.join(wrong)}")
     if len(results) != len(tests):
         raise build.Failed(f"{machine.name}: {len(results)} of {len(tests)} programs ran")
     return results

@@ -46,13 +46,15 @@ class Lent:
         self.socket.chmod(0o666)
         return self
 
-    def __exit__(self, *_):
-        self.end()
+    def __exit__(self, kind, *_):
+        status = self.end()
+        if kind is None and status not in (0, -signal.SIGTERM):
+            raise Failed(f"glebe serve ended with {status}")
 
     def end(self):
         self.process.terminate()
-        self.process.wait(PATIENCE_SHORT)
         self.log.close()
+        return self.process.wait(PATIENCE_SHORT)
 
     def is_ready(self):
         if self.process.poll() is not None:

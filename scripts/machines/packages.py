@@ -91,8 +91,7 @@ class Archive:
         return done.stdout
 
     def update(self):
-        if any((self.folder / "lists").glob("*Packages*")):
-            return
+        """Gets new lists, because mirrors drop old packages."""
         for name in ("lists/partial", "cache/archives/partial", "unpacked"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()

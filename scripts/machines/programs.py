@@ -65,7 +65,9 @@ def libraries(programs, compiler):
     while waiting:
         file = waiting.pop()
         words = ["readelf", "--wide", "--dynamic", "--program-headers", file]
-        text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        # The pattern below is of the untranslated text.
+        text = subprocess.run(words, capture_output=True, text=True, check=True,
+                              env={**os.environ, "LC_ALL": "C"}).stdout
         if loader := re.search(r"program interpreter: (\S+)\]", text):
             found[loader[1]] = path_of(os.path.basename(loader[1]), compiler)
         for name in re.findall(r"\(NEEDED\).*\[(.+)\]", text):

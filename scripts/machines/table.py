@@ -21,6 +21,7 @@ class Machine:
     arguments: str = ""
     modules: list = field(default_factory=list)
     swap_mib: int = 0
+    page_kib: int = 4
     mib: int = 2048
     nodes: int = 1
     slow: int = 10

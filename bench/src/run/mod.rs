@@ -120,6 +120,11 @@ fn no_postgres(why: &str, report: &mut Report) {
 
 fn no_java(why: &str, report: &mut Report) {
     HEAPS.iter().for_each(|(case, _)| report.remark(case, GLEBE, "ms", why));
+    no_usual_java(why, report);
+}
+
+/// Remarks on the cases of the usual heap only.
+fn no_usual_java(why: &str, report: &mut Report) {
     report.remark(WORK, GLEBE, "cpu_s", why);
     report.remark(aged::JAVA[0], GLEBE, "ms", why);
     ends::CASES.iter().for_each(|case| report.remark(case, GLEBE, "ms", why));
@@ -223,6 +228,9 @@ fn of_java(stage: &Stage, report: &mut Report) -> Outcome {
             Ok(lending) => lending,
             Err(why) => {
                 report.remark(case, GLEBE, "ms", &why.to_string());
+                if nth == usual(report) {
+                    no_usual_java(&why.to_string(), report);
+                }
                 continue;
             }
         };
