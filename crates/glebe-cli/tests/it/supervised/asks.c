@@ -78,6 +78,19 @@ static int threads(size_t len) {
     return failed != NULL;
 }
 
+/* The kernel may use a page for a moment longer than its owner. */
+static void wait_until_free(size_t len) {
+    const char *path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    unsigned long pages = 0, i;
+    for (i = 0; i < 10000 && pages < len >> 21; i++) {
+        FILE *file = fopen(path, "r");
+        if (!file || fscanf(file, "%lu", &pages) != 1)
+            _exit(8);
+        fclose(file);
+        usleep(1000);
+    }
+}
+
 static void wait_for_input(void) {
     char byte;
     printf("waits\n");
@@ -112,6 +125,7 @@ int main(int count, char **words) {
             if (at != MAP_FAILED) {
                 check(at, len);
                 munmap(at, len);
+                wait_until_free(len);
                 at = NULL;
             }
             break;
@@ -130,9 +144,12 @@ int main(int count, char **words) {
             break;
         case 'o': /* an orphan maps later; it goes on with the words that follow */
             fflush(stdout);
+            status = getpid();
             if (fork() != 0)
                 return 3;
             setsid();
+            while (getppid() == status)
+                usleep(1000);
             wait_for_input();
             at = map(len, 0);
             break;

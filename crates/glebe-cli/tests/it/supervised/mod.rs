@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use glebe::contig::PoolLock;
 use glebe::internal::sys::machine::hugetlb::{Pool, PoolCounts};
 use glebe::internal::sys::processes::process::effective_user;
 use glebe::internal::sys::processes::seccomp;
@@ -155,6 +156,8 @@ impl Lender {
     }
 
     fn release(&self) {
+        // The next holder of the lock undoes a change of the pool that a killed daemon began.
+        drop(PoolLock::acquire());
         if self.record().exists() {
             let mut release = self.glebe();
             release.args(["contig", "release", "--record"]).arg(self.record());
