@@ -43,7 +43,7 @@ impl Next {
         found
     }
 
-    /// Calls the function with words, of which it reads as many as the first ones say.
+    /// Calls the function with seven words. It may read fewer.
     ///
     /// # Safety
     /// The function takes numbers and addresses: see its manual page.

@@ -11,12 +11,7 @@ fn running() -> Option<Running> {
 }
 
 fn passes(name: &str) {
-    let Some(running) = running() else { return };
-    let mut said = vec![running.holds(name, "verbose")];
-    said.extend(running.holds_as_nobody(name));
-    for said in said {
-        assert!(said.contains(": leased ") && !said.contains("refused"), "{said}");
-    }
+    running().iter().for_each(|running| running.passes(name));
 }
 
 #[test]

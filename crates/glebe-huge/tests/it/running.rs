@@ -87,6 +87,15 @@ impl Running {
         is_root.then(|| self.told(command.uid(NOBODY).gid(NOBODY)))
     }
 
+    /// Runs a case as both users. Its last line must tell of leases, and no line of a refusal.
+    pub fn passes(&self, case: &str) {
+        let own = self.holds(case, "verbose");
+        for said in [Some(own), self.holds_as_nobody(case)].into_iter().flatten() {
+            let last = said.lines().last().unwrap_or_default();
+            assert!(last.contains(": leased ") && !said.contains("refused"), "{said}");
+        }
+    }
+
     /// Runs a command, which has to end well and to leave no lease. Returns its standard error.
     pub fn told(&self, command: &mut Command) -> String {
         let output = command.output().unwrap();
