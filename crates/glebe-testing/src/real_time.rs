@@ -94,6 +94,11 @@ fn first_cpu() -> libc::cpu_set_t {
     }
 }
 
+/// Binds the calling thread, and threads that it starts later, to one processor.
+pub fn stay_on_one_cpu() {
+    stay_on(&first_cpu());
+}
+
 fn stay_on(cpu: &libc::cpu_set_t) {
     // SAFETY: the call reads the set and changes only the calling thread.
     let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpu) };

@@ -114,6 +114,7 @@ pub(crate) fn run(reserve: &Reserve, kept: &Kept, tasks: &Receiver<Task>) {
                 let count = lost.leave().get();
                 kept.counts.add(Counter::Lost, count);
                 kept.lost.fetch_add(count, Ordering::AcqRel);
+                repair.hurry();
             }
             Ok(Task::Add(bytes)) => {
                 let is_had = reclaimer.as_ref().is_some_and(|it| add(reserve, kept, it, bytes));
@@ -171,6 +172,12 @@ fn give_back(reserve: &Reserve, kept: &Kept, spare: Bytes) {
 }
 
 impl Repair {
+    /// Forgets earlier failures, because their cause may be gone.
+    fn hurry(&mut self) {
+        self.rest = LOOK;
+        self.next = self.next.min(Instant::now() + LOOK);
+    }
+
     fn look(&mut self, reserve: &Reserve, kept: &Kept) {
         while self.next <= Instant::now() && kept.is_ending.load(Ordering::Acquire) == 0 {
             let missing = kept.lost.load(Ordering::Acquire);
@@ -180,6 +187,7 @@ impl Repair {
                 (self.step, self.rest) = (u64::MAX, LOOK);
             } else if reserve.grow(Pages::new(step).bytes(glebe::page_size())).is_ok() {
                 kept.lost.fetch_sub(step.min(missing), Ordering::AcqRel);
+                self.rest = LOOK;
                 continue;
             } else {
                 // Tries half of it next. Rests longer, because others wait for the pool's lock.
