@@ -1,6 +1,8 @@
 //! Tests `glebe` as a user, a script or a service manager runs it.
 
 mod contig;
+#[cfg(feature = "serve")]
+mod contig_run;
 #[path = "../../../glebe-preload/tests/it/libraries.rs"]
 mod libraries;
 mod man;

@@ -1,7 +1,6 @@
 //! Tests `glebe serve` and `glebe recall` as a user or a service manager runs them.
 
 mod config;
-mod contig_run;
 mod crowd;
 pub mod leases;
 mod lend;
@@ -17,11 +16,11 @@ use std::time::Duration;
 
 use glebe_testing::time::{slowed, wait_until};
 
-fn patience() -> Duration {
+pub fn patience() -> Duration {
     slowed(Duration::from_secs(20))
 }
 
-fn glebe() -> Command {
+pub fn glebe() -> Command {
     Command::new(env!("CARGO_BIN_EXE_glebe"))
 }
 

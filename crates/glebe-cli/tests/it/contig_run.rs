@@ -7,9 +7,8 @@ use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::{tools, Scratch};
 
 use crate::libraries;
-
-use super::leases::lending;
-use super::{glebe, patience};
+use crate::serve::leases::lending;
+use crate::serve::{glebe, patience};
 
 /// Maps huge pages, and prints what is in them after a write. 0x40000 is `MAP_HUGETLB`.
 const PROGRAM: &str = "
