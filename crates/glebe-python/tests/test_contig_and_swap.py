@@ -138,7 +138,7 @@ def test_every_size_is_refused_by_an_exception(reserve, tmp_path, size):
         "promise": lambda: reserve.promise(size),
         "locate": lambda: reserve.alloc(1).locate(size),
         "contig": lambda: glebe.contig(size),
-        "contig run": lambda: glebe.contig(PAGE, require_run=size),
+        "contig run": lambda: glebe.contig(PAGE, source="plain", require_run=size),
         "Store capacity": lambda: Store(1 << 20, capacity=size),
         "VolatileBuffer": lambda: VolatileBuffer(size),
         "mark": lambda: buffer.mark(0, size),

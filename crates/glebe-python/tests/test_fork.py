@@ -49,7 +49,10 @@ promise.take()
 """)
 
 
-@pytest.mark.parametrize("make", ["reserve.alloc(600, any=True)", "glebe.contig(4 << 20)"])
+MEMORIES = ["reserve.alloc(600, any=True)", "glebe.contig(4 << 20, source='plain')"]
+
+
+@pytest.mark.parametrize("make", MEMORIES)
 def test_arrays_of_contiguous_memory_read_zeros_in_a_child_and_a_warning_says_so(run, make):
     said = run(HEAD + f"""
 reserve = glebe.Reserve(4 << 20, source="plain")
