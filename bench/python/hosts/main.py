@@ -70,7 +70,7 @@ def reads(stack, clients, least):
     recalls_made = done = 0
     last = time.monotonic()
     while done < least or recalls_made == 0:
-        time.sleep(random.expovariate(2.0))
+        time.sleep(random.expovariate(0.5))
         host = random.randrange(len(stack.hosts))
         recalls_made += recalled(stack, host, "recall_256m_reads")
         counts = [client.ask("counts") for client in clients]
