@@ -146,3 +146,32 @@ impl Drop for Addresses {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::internal::sys::machine::hugetlb::Pool;
+    use crate::units::Pages;
+    use glebe_testing::child::map_at;
+
+    #[test]
+    fn addresses_stay_reserved_if_the_pool_has_too_few_pages() {
+        let huge = PageSize::new(2 << 20).unwrap();
+        let Some(Ok(pool)) = Pool::of(huge).map(|pool| pool.counts()) else {
+            return println!("skipped: no pool of 2 MiB pages");
+        };
+        // The kernel adds surplus pages before it refuses, so the file is not much longer.
+        let len = Pages::new(pool.available() + 64).bytes(huge);
+        let file = match MemFile::hugetlb(len, huge) {
+            Ok(file) => file,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let addresses = Addresses::reserve(len, huge).unwrap();
+        let Err(error) = addresses.place(Bytes::ZERO, &file, &[Piece { offset: Bytes::ZERO, len }])
+        else {
+            return println!("skipped: the pool has {len}");
+        };
+        let at = std::ptr::with_exposed_provenance_mut(addresses.at(Bytes::ZERO));
+        assert!(!map_at(at, page_size().bytes().as_usize()), "{error}, and the range is free");
+    }
+}

@@ -18,7 +18,7 @@ use crate::error::OsError;
 use crate::internal::sys::call::{answer, call};
 use crate::internal::sys::files::file;
 use crate::internal::sys::machine::limits;
-use crate::internal::sys::memory::mmap::{map_file, set_aside, unmap};
+use crate::internal::sys::memory::mmap::{map_file, set_aside, set_pages_aside, unmap};
 use crate::internal::sys::page_size;
 use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
@@ -160,12 +160,16 @@ impl MemFile {
         }
     }
 
-    /// Maps `len` bytes from `offset`, shared, over whatever is at `addr`.
+    /// Maps `len` bytes from `offset`, shared, over whatever is at `addr`. That stays if the pool
+    /// has too few pages. Pages that are set aside for the mapping stay so after another failure.
     ///
     /// # Safety
     /// The caller owns `addr..addr + len`, in whole pages, and nothing refers to it.
     #[inline]
     pub unsafe fn map_over(&self, addr: usize, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        if self.page != page_size() {
+            set_pages_aside(&self.file, offset, len)?;
+        }
         // SAFETY: the caller keeps the contract.
         unsafe { map_file(&self.file, offset, len, Some(addr)) }.map(drop)
     }

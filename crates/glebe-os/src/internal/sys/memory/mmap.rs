@@ -218,6 +218,24 @@ pub unsafe fn map_file(
     unsafe { raw(addr, len, how, Some((file, offset)), subject) }
 }
 
+/// Sets aside the hugetlb pages of a part of a file until the part is removed from the file.
+///
+/// Without free pages, mmap(2) with `MAP_FIXED` fails after it unmapped the range, and another
+/// thread can get the addresses. It does not fail for want of pages that are set aside. This call
+/// needs `len` free addresses for a moment.
+pub(in crate::internal::sys) fn set_pages_aside(
+    file: &File,
+    offset: Bytes,
+    len: Bytes,
+) -> Result<(), OsError> {
+    let (how, what) = ((NO_ACCESS, libc::MAP_SHARED), Some((file, offset)));
+    // SAFETY: nothing else uses the new mapping.
+    unsafe {
+        let addr = raw(0, len, how, what, || format!("{len} of a file from {offset} on"))?;
+        unmap(addr, len)
+    }
+}
+
 /// Maps a file without access, only to keep it open.
 pub(in crate::internal::sys) fn map_unreadable(file: &File, len: Bytes) -> Result<usize, OsError> {
     let (how, what) = ((NO_ACCESS, libc::MAP_SHARED), Some((file, Bytes::ZERO)));
