@@ -1,1 +1,1 @@
-"""The parts of scripts/vm.py: table, packages, programs, image, guest."""
+"""The parts of scripts/vm.py and kernels.py: table, packages, programs, image, guest."""

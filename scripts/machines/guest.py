@@ -46,7 +46,8 @@ def commands(machine, programs, tests):
 def words_of(machine, kernel, archive):
     """Returns the command that boots a machine."""
     program, words, console = QEMU[machine.architecture]
-    image = next((kernel / "boot").glob("vmlinuz-*"))
+    # Newer packages have the kernel beside its modules, and not in /boot.
+    image = next(kernel.rglob("vmlinuz*"))
     arguments = f"console={console} loglevel=1 panic=-1 swap_mib={machine.swap_mib}"
     words = [program, *words, "-accel", "tcg,thread=multi", "-smp", str(PROCESSORS)]
     words += ["-m", str(machine.mib), *numa(machine), "-kernel", image, "-initrd", archive]

@@ -16,8 +16,8 @@ KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 NETWORK_S = 300
 # A kernel package unpacks to some 400 MB, most of them drivers.
 WANTED = re.compile(
-    r"\./(boot/vmlinuz|(usr/)?bin/busybox$|(usr/)?lib/modules/[^/]+/kernel/"
-    r"(crypto|lib|mm|drivers/block/zram|drivers/dma-buf|arch/[^/]+/crypto)/)"
+    r"\./(boot/vmlinuz|(usr/)?bin/busybox$|(usr/)?lib/modules/[^/]+/(vmlinuz$|kernel/"
+    r"(crypto|lib|mm|drivers/block/zram|drivers/dma-buf|arch/[^/]+/crypto)/))"
 )
 
 
@@ -49,7 +49,7 @@ class Archive:
                 raise Skipped("no apt on this machine")
             self.update()
             image = self.image_of(package)
-            self.extract(image)
+            self.extract(image, self.parts_of(image))
             if image != package:
                 folder.symlink_to(image)
         return folder
@@ -109,14 +109,26 @@ class Archive:
         depends = re.search(r"^Depends:.*?(linux-image-[^ ,(]+)", text, re.MULTILINE)
         return depends[1] if depends else package
 
-    def extract(self, package):
+    def parts_of(self, image):
+        """Returns the packages with the files of a kernel: itself, or since Linux 7 its parts."""
+        text = self.apt("apt-cache", "show", "--no-all-versions", image)
+        depends = re.search(r"^Depends:.*", text, re.MULTILINE)
+        parts = re.findall(r"linux-(?:binary|modules)-[^ ,(]+", depends[0] if depends else "")
+        return parts or [image]
+
+    def extract(self, package, parts):
         """Unpacks the wanted files. The last step gives the folder its name, and so an interrupted
         call leaves no half folder."""
-        self.apt("apt-get", "download", package, cwd=self.folder / "cache")
-        deb = next((self.folder / "cache").glob(f"{package}_*.deb"))
         half = self.unpacked / f"{package}.half"
         shutil.rmtree(half, ignore_errors=True)
         half.mkdir()
+        for part in parts:
+            self.extract_into(half, part)
+        half.rename(self.unpacked / package)
+
+    def extract_into(self, half, package):
+        self.apt("apt-get", "download", package, cwd=self.folder / "cache")
+        deb = next((self.folder / "cache").glob(f"{package}_*.deb"))
         words = ["dpkg-deb", "--fsys-tarfile", deb]
         with subprocess.Popen(words, stdout=subprocess.PIPE) as reader:
             with tarfile.open(fileobj=reader.stdout, mode="r|") as tar:
@@ -128,4 +140,3 @@ class Archive:
         if reader.returncode != 0:
             raise Skipped(f"{deb.name} cannot be unpacked")
         deb.unlink()
-        half.rename(self.unpacked / package)

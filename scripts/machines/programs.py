@@ -9,6 +9,7 @@ import subprocess
 
 from testing import build
 
+from . import table
 from .table import Skipped
 
 NATIVE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
@@ -43,9 +44,11 @@ def of(architecture, names):
     """Builds the named test programs with the features of `make test`. Returns their paths by
     name. Raises Skipped or build.Failed."""
     compiler_of(architecture)
-    packages = sorted({name.partition("/")[0] for name in names})
+    # With fewer packages cargo would build some of them again.
+    packages = sorted({name.partition("/")[0] for name in table.tests()})
     words = ["build", *(word for package in packages for word in ("-p", package))]
-    words += ["--features", "glebe/faults", "--lib", "--tests"]
+    words += ["--features", ",".join(f"{package}/faults" for package in packages)]
+    words += ["--lib", "--tests"]
     environment = None
     if architecture != NATIVE:
         environment = cross_environment()
