@@ -202,6 +202,13 @@ enum {
     GLEBE_GROW_YES = 2
 };
 
+/* The NUMA node of a reserve. */
+enum {
+    GLEBE_NODE_ANY = 0,   /* the kernel's choice */
+    GLEBE_NODE_ONLY = 1,  /* only memory of one node */
+    GLEBE_NODE_PREFER = 2 /* memory of one node if it has enough, otherwise of any */
+};
+
 /* The method that keeps tenants out of blocks. */
 enum {
     GLEBE_WRITERS_COUNTED = 0,    /* by counting copies; first class may have to wait for a copy */
@@ -241,6 +248,8 @@ typedef struct glebe_reserve_options {
                                      wall time at most five times as long */
     uint64_t room_bytes;          /* the maximum length of the reserve, for glebe_reserve_grow() and
                                      glebe_reserve_shrink(); 0: its length is fixed */
+    uint64_t on_node;             /* GLEBE_NODE_*, also for memory that glebe_reserve_grow() adds */
+    uint64_t node;                /* number of the NUMA node; 0 for GLEBE_NODE_ANY */
 } glebe_reserve_options;
 
 /* Makes a reserve of `len_bytes`: maps and populates the memory, which takes about as long as

@@ -107,6 +107,9 @@ pub const GLEBE_SOURCE_BLOCKS: u64 = 4;
 pub const GLEBE_GROW_AUTO: u64 = 0;
 pub const GLEBE_GROW_NO: u64 = 1;
 pub const GLEBE_GROW_YES: u64 = 2;
+pub const GLEBE_NODE_ANY: u64 = 0;
+pub const GLEBE_NODE_ONLY: u64 = 1;
+pub const GLEBE_NODE_PREFER: u64 = 2;
 
 pub const GLEBE_WRITERS_COUNTED: u64 = 0;
 pub const GLEBE_WRITERS_RESTARTABLE: u64 = 1;
@@ -211,6 +214,8 @@ structures! {
         lock_wait_ms: u64,
         search_ms: u64,
         room_bytes: u64,
+        on_node: u64,
+        node: u64,
     }
     glebe_memory {
         len_pages: u64,

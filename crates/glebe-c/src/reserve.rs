@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use glebe::contig::{Contig, HeldBy, Options, Source};
+use glebe::contig::{Contig, HeldBy, Node, Options, Source};
 use glebe::internal::sys::machine::hugetlb;
 use glebe::reserve::{self, Reserve, ReserveError, Resized, Writers};
 use glebe::units::{Bytes, PageSize, Pages};
@@ -34,8 +34,20 @@ fn source(asked: &glebe_reserve_options) -> Result<Option<Source>, Failure> {
     })
 }
 
+fn placed(options: Options, asked: &glebe_reserve_options) -> Result<Options, Failure> {
+    let node = u32::try_from(asked.node).map(Node);
+    let node = node.map_err(|_| Failure::bad("node", asked.node))?;
+    match asked.on_node {
+        GLEBE_NODE_ANY if asked.node != 0 => Err(Failure::bad("node without on_node", asked.node)),
+        GLEBE_NODE_ANY => Ok(options),
+        GLEBE_NODE_ONLY => Ok(options.node(node)),
+        GLEBE_NODE_PREFER => Ok(options.prefer_node(node)),
+        other => Err(Failure::bad("on_node", other)),
+    }
+}
+
 fn contig_options(asked: &glebe_reserve_options) -> Result<Options, Failure> {
-    let options = Contig::options().source(source(asked)?);
+    let options = placed(Contig::options().source(source(asked)?), asked)?;
     let mut options = match asked.grow_pool {
         GLEBE_GROW_AUTO => options,
         GLEBE_GROW_NO => options.grow_pool(false),

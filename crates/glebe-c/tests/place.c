@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -174,6 +175,39 @@ static void resized(void) {
     CHECK(((unsigned char *)address)[3 * page - 1] == 7);
     OK(glebe_free(block));
     OK(glebe_reserve_free(reserve));
+}
+
+static void nodes_are_chosen(void) {
+    glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
+    glebe_reserve reserve = {0};
+    glebe_block block = {0};
+    void *address = NULL;
+    int node = -1;
+
+    for (options.on_node = GLEBE_NODE_ONLY; options.on_node <= GLEBE_NODE_PREFER;
+         options.on_node++) {
+        if (glebe_reserve_new(2 * MIB, &options, &reserve) != 0) {
+            /* Node 0 may be without memory, or a container denies the choice. */
+            fprintf(stderr, "skipped: node 0: %s\n", glebe_last_error());
+            CHECK(options.on_node == GLEBE_NODE_ONLY);
+            continue;
+        }
+        OK(glebe_alloc_with(reserve, 1, 1, GLEBE_ANY, &block));
+        OK(glebe_block_memory(block, &address, NULL));
+        /* 3 is MPOL_F_NODE | MPOL_F_ADDR. Some kernels and containers do not answer. */
+        if (syscall(SYS_get_mempolicy, &node, NULL, 0L, address, 3L) == 0) {
+            CHECK(node == 0 || options.on_node == GLEBE_NODE_PREFER);
+        }
+        OK(glebe_free(block));
+        OK(glebe_reserve_free(reserve));
+    }
+    options.node = 1 << 20;
+    options.on_node = GLEBE_NODE_ONLY;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    options.on_node = 3;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    options.on_node = GLEBE_NODE_ANY;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
 }
 
 static void what_has_gone_is_told(void) {
@@ -364,6 +398,7 @@ int main(void) {
     blocks(GLEBE_SOURCE_AUTO);
     blocks(GLEBE_SOURCE_PLAIN);
     resized();
+    nodes_are_chosen();
     what_has_gone_is_told();
     reasons();
     statistics_as_text();

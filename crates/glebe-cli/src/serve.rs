@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use glebe::contig::Node;
 use glebe::units::Bytes;
 use glebe_serve::server::{Server, Settings, PORT, TURN};
 use glebed::{Daemon, Quota, Settings as Leases};
@@ -57,6 +58,9 @@ pub struct ServeArgs {
     #[arg(short = 'm', long = "memory-limit", value_name = "MIB", value_parser = mib)]
     #[arg(default_value_t = 64)]
     memory_limit: u64,
+    /// Make the reserve of memory of NUMA node N only; threads and buffers may be elsewhere
+    #[arg(long, value_name = "N")]
+    node: Option<u32>,
     /// Number of threads that serve
     #[arg(short = 't', long, value_name = "N", default_value_t = 4)]
     threads: usize,
@@ -319,7 +323,8 @@ fn lease_settings(args: &ServeArgs) -> Option<Leases> {
     let (grow, idle) = (args.lease_grow.unwrap_or_default(), Duration::from_secs(args.lease_idle));
     let (pulse, stored) = (pulse(), stored());
     let usual = Leases { zeroed: args.lease_zeroed, notice, quota, ..Leases::default() };
-    let usual = Leases { grow, idle, pulse, stored, ..usual };
+    let node = args.node.map(Node);
+    let usual = Leases { grow, idle, pulse, stored, node, ..usual };
     let path = args.lease_socket.clone().unwrap_or_else(|| usual.path.clone());
     args.leases.then_some(Leases { path, ..usual })
 }
@@ -354,6 +359,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
         memory,
         brick: None,
         more: 0,
+        node: args.node.map(Node),
         item_max: item_max(&args.max_item_size, memory)?,
         threads: args.threads,
         conns: args.conn_limit,

@@ -7,19 +7,21 @@
 //! ```text
 //! {"certificate":"glebe contig","version":1,"source":TEXT,"held_by":WORD,"page_bytes":N,
 //!  "len_bytes":N,"proved":"frames"|"within","within_bytes":N,"longest_run_bytes":N,
-//!  "runs":[{"offset_bytes":N,"len_bytes":N,"pfn":N},...]}
+//!  "runs":[{"offset_bytes":N,"len_bytes":N,"pfn":N},...],
+//!  "nodes":[{"offset_bytes":N,"len_bytes":N,"node":N},...]}
 //! ```
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{runs, HeldBy, Location, Proof, Run, Source};
+use super::{runs, HeldBy, Location, Node, Proof, Run, Source};
 use glebe_os::error::OsError;
+use glebe_os::extent::Extent;
 use glebe_os::internal::sys::files::private;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-/// Runs and the evidence for them.
+/// Runs, the evidence for them, and the NUMA nodes of the pages.
 ///
 /// ```
 /// use glebe_contig::Contig;
@@ -41,6 +43,8 @@ pub struct Certificate {
     pub runs: Vec<Run>,
     /// Evidence for the runs.
     pub proof: Proof,
+    /// Positions and NUMA nodes of the pages; empty if the kernel does not tell them.
+    pub nodes: Vec<(Extent, Node)>,
 }
 
 impl Certificate {
@@ -66,14 +70,16 @@ impl Certificate {
         let longest = runs::longest(&self.runs).bytes(page).get();
         let _ = write!(text, ",\"longest_run_bytes\":{longest},\"runs\":[");
         for (n, run) in self.runs.iter().enumerate() {
-            let [offset, len] = [run.pages.start(), run.pages.len()]
-                .map(|pages| Pages::new(pages).bytes(page).get());
-            let comma = if n == 0 { "" } else { "," };
-            let _ = write!(text, "{comma}{{\"offset_bytes\":{offset},\"len_bytes\":{len}");
+            begin(&mut text, n, run.pages);
             if let Some(pfn) = run.pfn {
                 let _ = write!(text, ",\"pfn\":{}", pfn.get());
             }
             text.push('}');
+        }
+        text.push_str("],\"nodes\":[");
+        for (n, (pages, node)) in self.nodes.iter().enumerate() {
+            begin(&mut text, n, *pages);
+            let _ = write!(text, ",\"node\":{}}}", node.0);
         }
         text.push_str("]}");
         text
@@ -86,6 +92,14 @@ impl Certificate {
     pub fn write(&self, path: &Path) -> Result<(), OsError> {
         private::replace(path, format!("{}\n", self.to_json()).as_bytes())
     }
+}
+
+/// Begins the `n`th object of a list with its place in bytes.
+fn begin(text: &mut String, n: usize, pages: Extent) {
+    let [offset, len] =
+        [pages.start(), pages.len()].map(|pages| Pages::new(pages).bytes(page_size()).get());
+    let comma = if n == 0 { "" } else { "," };
+    let _ = write!(text, "{comma}{{\"offset_bytes\":{offset},\"len_bytes\":{len}");
 }
 
 /// Returns the place of `offset` in a mapping of `len` bytes, or `None` from `len` on.
@@ -115,7 +129,6 @@ pub fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glebe_os::extent::Extent;
     use glebe_os::units::Pfn;
 
     fn run(start: u64, len: u64, pfn: Option<u64>) -> Run {
@@ -150,10 +163,14 @@ mod tests {
             len: bytes(4),
             runs: vec![run(0, 2, Some(100)), run(2, 2, Some(50))],
             proof: Proof::Frames,
+            nodes: vec![(Extent::new(0, 4).unwrap(), Node(3))],
         };
         let json = certificate.to_json();
         assert!(json.contains("\"pfn\":100") && json.contains("\"held_by\":\"hugetlb_pool\""));
         assert!(json.contains("\"proved\":\"frames\"") && !json.contains("within_bytes"));
+        let all = bytes(4).get();
+        let nodes = format!("\"nodes\":[{{\"offset_bytes\":0,\"len_bytes\":{all},\"node\":3}}]}}");
+        assert!(json.ends_with(&nodes), "{json}");
         let runs = vec![run(0, 2, None), run(2, 2, None)];
         let hidden = Certificate { runs, proof: Proof::Within(Pages::new(2)), ..certificate };
         assert!(!hidden.to_json().contains("pfn"));

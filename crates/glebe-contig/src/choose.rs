@@ -23,7 +23,22 @@ impl Options {
     /// For bad options; otherwise the refusal of the last source tried.
     pub fn build(mut self, len: Bytes) -> Result<Contig, Error> {
         self.began = Some(Instant::now());
-        let options = &self;
+        let Some(node) = self.preferred_node.filter(|_| self.node.is_none()) else {
+            return self.built(len);
+        };
+        match self.clone().node(node).built(len) {
+            Err(error) if may_be_had_elsewhere(&error) => {
+                self.began = Some(Instant::now());
+                let mut contig = self.built(len)?;
+                contig.why_not_better.insert(0, format!("{node}: {error}"));
+                Ok(contig)
+            }
+            built => built,
+        }
+    }
+
+    fn built(&self, len: Bytes) -> Result<Contig, Error> {
+        let options = self;
         if len == Bytes::ZERO {
             return Err(Error::ZeroLength);
         }
@@ -73,6 +88,17 @@ impl Options {
             }
         }
         Err(last.unwrap_or(Error::ZeroLength)) // at least one source was tried
+    }
+}
+
+fn may_be_had_elsewhere(error: &Error) -> bool {
+    use Error::{BlocksShort, BlocksStuck, BlocksTaken, NoBlocks, NoRoomToEvacuate};
+    use Error::{NotContiguous, NotHuge, Os, PoolShort, TooLarge};
+    match error {
+        NotContiguous { .. } | NotHuge { .. } | PoolShort { .. } | TooLarge { .. } => true,
+        NoBlocks { .. } | BlocksShort { .. } | BlocksStuck { .. } | BlocksTaken { .. } => true,
+        NoRoomToEvacuate { .. } | Os(_) => true,
+        _ => false,
     }
 }
 

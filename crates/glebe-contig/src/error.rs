@@ -14,7 +14,7 @@ pub enum Error {
     #[error("a length of 0 bytes was asked for; at least 1 is needed")]
     ZeroLength,
     /// The machine has too little memory.
-    #[error("{asked} asked for, {available} available in this machine")]
+    #[error("{asked} asked for, {available} available")]
     TooLarge {
         /// Requested bytes.
         asked: Bytes,

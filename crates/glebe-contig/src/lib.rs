@@ -35,6 +35,7 @@ mod error;
 mod explain;
 mod hold;
 mod hugetlb;
+mod nodes;
 mod options;
 mod order;
 mod ordinary;
@@ -290,11 +291,12 @@ impl Contig {
         certificate::locate(&self.runs, self.len(), Bytes::new(offset as u64))
     }
 
-    /// Returns the runs and their evidence.
+    /// Returns the runs, their evidence and their nodes, at the cost of [`Contig::nodes`].
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         let (source, held_by, len) = (self.source(), self.held_by(), self.len());
-        Certificate { source, held_by, len, runs: self.runs.clone(), proof: self.proof }
+        let (runs, nodes) = (self.runs.clone(), self.nodes().unwrap_or_default());
+        Certificate { source, held_by, len, runs, proof: self.proof, nodes }
     }
 
     /// Returns what keeps the pages in their frames.
@@ -400,6 +402,7 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 pub mod internal {
     pub use crate::bricks::{bricks, cut, punch, recast};
     pub use crate::certificate::locate;
+    pub use crate::nodes::joined_nodes;
     pub use crate::options::{chosen_for_runs, options_for_more};
     pub use crate::pool::Keeping;
     pub use crate::resident::{moved_into, repin, return_unit, verify_runs};

@@ -75,6 +75,7 @@ pub struct Options {
     pub(super) any_order: bool,
     pub(super) for_runs: bool,
     pub(super) node: Option<Node>,
+    pub(super) preferred_node: Option<Node>,
     pub(super) pin: Option<bool>,
     pub(super) dma_heap: Option<PathBuf>,
     pub(super) threads: Option<usize>,
@@ -113,6 +114,16 @@ impl Options {
     /// may use.
     pub fn node(self, node: Node) -> Self {
         Self { node: Some(node), ..self }
+    }
+
+    /// Uses only pages of this NUMA node if it has enough, and otherwise pages of any node, also if
+    /// a container denies the choice. [`Contig::why_not_better`](super::Contig::why_not_better)
+    /// then says why, and [`Contig::nodes`](super::Contig::nodes) which nodes gave pages. The node
+    /// comes before the source: base pages of the node before huge pages of another one. Each of
+    /// the two attempts has the whole time of a search. [`Options::node`] overrides this wish, and
+    /// neither has an effect on a dma-heap.
+    pub fn prefer_node(self, node: Node) -> Self {
+        Self { preferred_node: Some(node), ..self }
     }
 
     /// Sets whether hugetlb pages are put in physical order (default: yes). Ordering costs 8 µs a

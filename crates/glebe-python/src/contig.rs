@@ -7,7 +7,8 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use glebe::contig::Source;
+use glebe::contig::{Node, Options, Source};
+use glebe::extent::Extent;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -31,6 +32,19 @@ pub(crate) fn source_of(name: &str) -> Result<Option<Source>> {
     }))
 }
 
+pub(crate) fn placed(
+    options: Options,
+    node: Option<u32>,
+    prefer_node: Option<u32>,
+) -> Result<Options> {
+    match (node, prefer_node) {
+        (None, None) => Ok(options),
+        (Some(node), None) => Ok(options.node(Node(node))),
+        (None, Some(node)) => Ok(options.prefer_node(Node(node))),
+        _ => Err(Failure::argument("node= and prefer_node= are both given; give one")),
+    }
+}
+
 impl Contiguous for Arc<glebe::Contig> {
     const WHAT: &'static str = "contiguous memory";
 
@@ -50,17 +64,24 @@ pub(crate) struct Contig(Memory<Arc<glebe::Contig>>);
 /// Returns contiguous memory of `bytes` bytes, rounded up to whole pages of its source.
 ///
 /// `source`: "auto", "hugetlb-1g", "hugetlb-2m", "thp" or "plain". `require_run`: bytes that must
-/// be contiguous. Raises `NoMemory` with the bytes of the longest run or of available memory;
-/// `BadArgument` for a length of zero; `ValueError` for another source.
+/// be contiguous. `node`: takes only memory of this NUMA node; `prefer_node`: takes its memory if
+/// it has enough, otherwise any. Raises `NoMemory` with the bytes of the longest run or of
+/// available memory; `BadArgument` for a length of zero or a node that is not online; `ValueError`
+/// for another source.
 #[pyfunction]
-#[pyo3(signature = (bytes, *, source = "auto", require_run = None))]
+#[pyo3(signature = (
+    bytes, *, source = "auto", require_run = None, node = None, prefer_node = None
+))]
 pub(crate) fn contig(
     py: Python<'_>,
     bytes: u64,
     source: &str,
     require_run: Option<u64>,
+    node: Option<u32>,
+    prefer_node: Option<u32>,
 ) -> Result<Contig> {
     let options = glebe::Contig::options().source(source_of(source)?);
+    let options = placed(options, node, prefer_node)?;
     let options = match require_run {
         Some(run) => options.require_run(glebe::Bytes::new(run)),
         None => options,
@@ -85,6 +106,14 @@ impl Contig {
             };
             memory.runs().iter().map(run).collect()
         })
+    }
+
+    /// Returns the NUMA nodes of the pages: first page, number of pages, and node. Raises
+    /// `SystemRefused` if the kernel does not tell them.
+    fn nodes(&self) -> Result<Vec<(u64, u64, u32)>> {
+        let on = |(pages, node): (Extent, Node)| (pages.start(), pages.len(), node.0);
+        let nodes = self.0.with(|memory| memory.nodes())?;
+        Ok(nodes.map_err(glebe::contig::Error::from)?.into_iter().map(on).collect())
     }
 
     /// The length of the longest run in pages.

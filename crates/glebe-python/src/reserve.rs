@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::cache::{Shared, Small};
-use crate::contig::source_of;
+use crate::contig::{placed, source_of};
 use crate::exports::Bytes;
 use crate::memory::{Contiguous, Memory};
 use crate::{numbers, Failure, Result};
@@ -31,9 +31,10 @@ struct State {
 /// Memory set aside once, as contiguous as the machine allows. Caches use its idle pages.
 ///
 /// `bytes`: its length, rounded up to whole pages of its source. `source`: "auto", "hugetlb-1g",
-/// "hugetlb-2m", "thp" or "plain". `room`: bytes that it may grow to. Raises `NoMemory` with the
-/// available bytes, `BadArgument` for a length of zero, `ValueError` for another source,
-/// `SystemRefused`.
+/// "hugetlb-2m", "thp" or "plain". `room`: bytes that it may grow to. `node`: takes only memory of
+/// this NUMA node; `prefer_node`: takes its memory if it has enough, otherwise any. Raises
+/// `NoMemory` with the available bytes, `BadArgument` for a length of zero or a node that is not
+/// online, `ValueError` for another source, `SystemRefused`.
 #[pyclass(frozen, module = "glebe")]
 pub(crate) struct Reserve(Mutex<Option<State>>);
 
@@ -81,9 +82,16 @@ fn request(pages: Pages, align: u64, zeroed: bool, any: bool) -> Request {
 #[pymethods]
 impl Reserve {
     #[new]
-    #[pyo3(signature = (bytes, *, source = "auto", room = 0))]
-    fn new(py: Python<'_>, bytes: u64, source: &str, room: u64) -> Result<Self> {
-        let memory = Contig::options().source(source_of(source)?);
+    #[pyo3(signature = (bytes, *, source = "auto", room = 0, node = None, prefer_node = None))]
+    fn new(
+        py: Python<'_>,
+        bytes: u64,
+        source: &str,
+        room: u64,
+        node: Option<u32>,
+        prefer_node: Option<u32>,
+    ) -> Result<Self> {
+        let memory = placed(Contig::options().source(source_of(source)?), node, prefer_node)?;
         let options = reserve::Reserve::options().memory(memory).room(glebe::Bytes::new(room));
         let reserve = py.detach(|| options.build(glebe::Bytes::new(bytes)))?;
         let (caches, small) = (HashMap::new(), Arc::default());

@@ -36,6 +36,22 @@ def test_runs_cover_the_memory():
         memory.runs()
 
 
+def test_memory_is_on_the_node_that_was_named():
+    try:
+        with glebe.contig(4 << 20, source="plain", node=0) as memory:
+            assert memory.nodes() == [(0, (4 << 20) // PAGE, 0)]
+    except (errors.NoMemory, errors.SystemRefused) as error:
+        # Node 0 may be without memory, and a container may deny the choice and the question.
+        print(f"skipped: {error}")
+    with glebe.Reserve(4 << 20, source="plain", prefer_node=0) as reserve:
+        assert len(reserve.alloc(1, any=True)) > 0
+    for kind in ("node", "prefer_node"):
+        with pytest.raises(errors.BadArgument, match="not online"):
+            glebe.contig(4 << 20, source="plain", **{kind: 1 << 20})
+    with pytest.raises(ValueError, match="give one"):
+        glebe.contig(4 << 20, node=0, prefer_node=0)
+
+
 def test_contiguous_memory_that_cannot_be_had_is_refused():
     with pytest.raises(errors.NoMemory) as refused:
         glebe.contig(1 << 60)

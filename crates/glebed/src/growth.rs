@@ -172,7 +172,7 @@ fn give_back(reserve: &Reserve, kept: &Kept, spare: Bytes) {
 }
 
 impl Repair {
-    /// Forgets earlier failures, because their cause may be gone.
+    /// Tries again soon, because the cause of earlier failures may be gone.
     fn hurry(&mut self) {
         self.rest = LOOK;
         self.next = self.next.min(Instant::now() + LOOK);

@@ -125,6 +125,7 @@ pub(crate) struct Server {
     /// Memory for the keeper, and since when it waits.
     returned: Vec<ClosedBlock>,
     since: Option<Instant>,
+    /// Nodes of the reserve, also of memory that is added later.
     nodes: Vec<Node>,
     /// When to accept again, after a lack of descriptors.
     pause: Option<Instant>,
@@ -146,6 +147,7 @@ impl Server {
         epoll::add(&poll, listener.as_fd(), EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&poll, wake.as_fd(), EventData::new_u64(WAKE), EventFlags::IN)?;
         let brick = ClosedBlock::brick(reserve)?.bytes(glebe::page_size());
+        let nodes = settings.node.map_or_else(numa::with_memory, |node| vec![node]);
         Ok(Self {
             reserve: reserve.clone(),
             users: Users::new(settings.quota),
@@ -174,7 +176,7 @@ impl Server {
             serial: 0,
             returned: Vec::new(),
             since: None,
-            nodes: numa::online(),
+            nodes,
             pause: None,
             out: Vec::new(),
             answer_ns: Histogram::new(),

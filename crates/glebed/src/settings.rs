@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glebe::contig::Node;
 use glebe::units::{Bytes, PageSize};
 use glebe_lease::wire::FRAMES_MAX;
 
@@ -58,6 +59,8 @@ pub struct Settings {
     /// Most descriptors that the service manager stores, so that the next daemon knows the leases
     /// of this one; 0 if it stores none.
     pub stored: usize,
+    /// The NUMA node that the reserve is limited to. `None`: any node.
+    pub node: Option<Node>,
     /// Limits.
     pub quota: Quota,
 }
@@ -133,6 +136,7 @@ impl Default for Settings {
             idle: Duration::from_secs(60),
             pulse: None,
             stored: 0,
+            node: None,
             quota: Quota::default(),
         }
     }

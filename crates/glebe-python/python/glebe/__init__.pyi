@@ -52,13 +52,23 @@ class Reserve:
     """Memory set aside once, as contiguous as the machine allows. Caches use its idle pages.
 
     `bytes`: its length, rounded up to whole pages of its source. `room`: bytes that it may grow to.
-    Blocks keep their memory after `close()`.
+    `node`: takes only memory of this NUMA node; `prefer_node`: takes its memory if it has enough,
+    otherwise any. Blocks keep their memory after `close()`.
 
-    Raises `errors.NoMemory` with the available bytes, `errors.BadArgument` for a length of zero,
-    `ValueError` for another source, `errors.SystemRefused`.
+    Raises `errors.NoMemory` with the available bytes, `errors.BadArgument` for a length of zero or
+    a node that is not online, `ValueError` for another source or
+    both nodes, `errors.SystemRefused`.
     """
 
-    def __new__(cls, bytes: int, *, source: _Source = "auto", room: int = 0) -> Self: ...
+    def __new__(
+        cls,
+        bytes: int,
+        *,
+        source: _Source = "auto",
+        room: int = 0,
+        node: int | None = None,
+        prefer_node: int | None = None,
+    ) -> Self: ...
     def alloc(
         self,
         pages: int | None = None,
@@ -240,6 +250,12 @@ class Contig(Buffer):
         If page frames are hidden, each proved huge page is one run; other pages are in no run.
         """
 
+    def nodes(self) -> list[tuple[int, int, int]]:
+        """Returns the NUMA nodes of the pages: first page, number of pages, and node.
+
+        Raises `errors.SystemRefused` if the kernel does not tell them.
+        """
+
     @property
     def longest_run(self) -> int:
         """The length of the longest run in pages."""
@@ -282,12 +298,20 @@ class Contig(Buffer):
         _traceback: TracebackType | None,
     ) -> None: ...
 
-def contig(bytes: int, *, source: _Source = "auto", require_run: int | None = None) -> Contig:
+def contig(
+    bytes: int,
+    *,
+    source: _Source = "auto",
+    require_run: int | None = None,
+    node: int | None = None,
+    prefer_node: int | None = None,
+) -> Contig:
     """Returns contiguous memory of `bytes` bytes, rounded up to whole pages of its source.
 
-    `require_run`: bytes that must be contiguous. Raises `errors.NoMemory` with the bytes of the
-    longest run or of available memory; `errors.BadArgument` for a length of zero; `ValueError` for
-    another source.
+    `require_run`: bytes that must be contiguous. `node`: takes only memory of this NUMA node;
+    `prefer_node`: takes its memory if it has enough, otherwise any. Raises `errors.NoMemory` with
+    the bytes of the longest run or of available memory; `errors.BadArgument` for a length of zero
+    or a node that is not online; `ValueError` for another source.
     """
 
 @final

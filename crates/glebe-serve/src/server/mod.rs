@@ -163,6 +163,7 @@ impl Server {
             reserve_bytes: shares.reserve,
             brick: settings.brick,
             more: settings.more,
+            node: settings.node,
             item_bytes: settings.item_max,
             evict: settings.evict,
         };

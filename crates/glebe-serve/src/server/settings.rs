@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glebe::contig::Node;
 use glebe::units::PageSize;
 
 /// A server's settings. The defaults are memcached's, except the address and `turn`.
@@ -15,6 +16,8 @@ pub struct Settings {
     pub brick: Option<PageSize>,
     /// Bytes that may be added to a reserve of bricks later.
     pub more: u64,
+    /// The only NUMA node to take memory of, if any.
+    pub node: Option<Node>,
     /// Maximum bytes of an item with key and head.
     pub item_max: u64,
     /// Worker threads.
@@ -66,6 +69,7 @@ impl Default for Settings {
             memory: 64 << 20,
             brick: None,
             more: 0,
+            node: None,
             item_max: 1 << 20,
             threads: 4,
             conns: 1024,

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use glebe::contig::Contig;
+use glebe::contig::{Contig, Node};
 use glebe::page_size;
 use glebe::reserve::{self, Namespace, Put, Reserve};
 use glebe::units::{Bytes, PageSize, Pages};
@@ -42,14 +42,19 @@ pub(super) struct Memory {
 impl Memory {
     /// Makes a reserve of `bytes`, rounded down to [`UNIT`] or bricks, but at least [`LEN_MIN`] and
     /// a brick. `bricks` has their size, and the bytes that may be added later. Bricks can be
-    /// leased.
+    /// leased. `node`: takes only memory of this NUMA node.
     pub(super) fn new(
         bytes: u64,
         bricks: Option<(PageSize, u64)>,
+        node: Option<Node>,
     ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let unit = bricks.map_or(UNIT, |(each, _)| each.bytes().get().max(UNIT));
         let len = Bytes::new((bytes - bytes % unit).max(LEN_MIN).max(unit));
         let memory = Contig::options().search_time(SEARCH);
+        let memory = match node {
+            Some(node) => memory.node(node),
+            None => memory,
+        };
         let options = match bricks {
             Some((each, more)) => Reserve::options()
                 .memory(memory.bricks_of(each))

@@ -26,6 +26,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use glebe::contig::Node;
 use glebe::units::PageSize;
 
 pub use alter::{Changed, Count};
@@ -58,6 +59,8 @@ pub struct Limits {
     pub brick: Option<PageSize>,
     /// Bytes that may be added to a reserve of bricks later.
     pub more: u64,
+    /// The only NUMA node to take memory of, if any.
+    pub node: Option<Node>,
     /// Maximum bytes of an item with key and head.
     pub item_bytes: u64,
     /// Allows eviction.
@@ -118,8 +121,8 @@ impl Store {
     /// # Errors
     /// If the reserve cannot be made.
     pub fn new(limits: Limits) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let memory =
-            Memory::new(limits.reserve_bytes, limits.brick.map(|brick| (brick, limits.more)))?;
+        let bricks = limits.brick.map(|brick| (brick, limits.more));
+        let memory = Memory::new(limits.reserve_bytes, bricks, limits.node)?;
         let page = memory.page();
         let shards = limits.bytes / (BYTES_PER_HEAD * segment_bytes(page) as u64);
         let shards = 1 << shards.clamp(1, SHARDS_MAX).ilog2();

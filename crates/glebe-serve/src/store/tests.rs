@@ -8,6 +8,7 @@ fn store(mib: u64) -> Store {
         bytes: mib << 20,
         reserve_bytes: (mib + 2) << 20,
         brick: None,
+        node: None,
         more: 0,
         item_bytes: 64 << 20,
         evict: true,

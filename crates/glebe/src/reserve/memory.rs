@@ -9,9 +9,9 @@ use super::closed::{BrickPlace, Odd};
 use super::error::ReserveError;
 use super::positions::resize::{filled, runs_of_bricks};
 use super::{Footing, GRANULE};
-use crate::contig::internal::{self, push_run};
+use crate::contig::internal::{self, joined_nodes, push_run};
 use crate::contig::{
-    self, Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Run, Source,
+    self, Certificate, Contig, Drift, HeldBy, Location, Node, Options, Proof, Run, Source,
 };
 use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
@@ -65,6 +65,22 @@ impl MemoryPart {
         };
         self.contig.runs().iter().flat_map(cut)
     }
+
+    fn nodes(&self) -> Result<Vec<(Extent, Node)>, OsError> {
+        let cut = |(pages, node): (Extent, Node)| {
+            let whole = Extent::new(self.start + pages.start(), pages.len()).expect("not empty");
+            within(&self.left, whole).map(move |pages| (pages, node))
+        };
+        Ok(self.contig.nodes()?.into_iter().flat_map(cut).collect())
+    }
+}
+
+/// Returns no nodes if the kernel does not tell those of one part.
+fn nodes_of(parts: &[MemoryPart]) -> Vec<(Extent, Node)> {
+    let all: Result<Vec<_>, OsError> = parts.iter().map(MemoryPart::nodes).collect();
+    let mut all: Vec<(Extent, Node)> = all.unwrap_or_default().into_iter().flatten().collect();
+    all.sort_unstable_by_key(|(pages, _)| pages.start());
+    joined_nodes(all)
 }
 
 fn runs_of(parts: &[MemoryPart]) -> Vec<Run> {
@@ -298,8 +314,8 @@ impl Memory {
     pub(super) fn certificate(&self) -> Certificate {
         let parts = lock(&self.parts);
         let Footing { source, held_by, len } = footing_of(&parts);
-        let (runs, proof) = (runs_of(&parts), proof_of(&parts));
-        Certificate { source, held_by, len, runs, proof }
+        let (runs, proof, nodes) = (runs_of(&parts), proof_of(&parts), nodes_of(&parts));
+        Certificate { source, held_by, len, runs, proof, nodes }
     }
 
     pub(super) fn footing(&self) -> Footing {

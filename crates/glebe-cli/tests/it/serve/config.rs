@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
+use glebe::contig::{Contig, Node, Source};
+use glebe::units::Bytes;
 use glebe_testing::Scratch;
 
 use super::{dialogue, glebe, list, output, Serving};
@@ -19,6 +21,23 @@ fn options() -> Vec<String> {
         Some(name.split([' ', '=', '.']).next()?.to_owned())
     });
     names.collect()
+}
+
+#[test]
+fn a_node_that_is_not_there_is_refused_and_node_0_serves() {
+    let scratch = Scratch::new("node");
+    let socket = scratch.path().join("socket");
+    let words =
+        |node| ["serve", "--no-stats", "-s", socket.to_str().expect("text"), "--node", node];
+    let refused = output(&words("1048576"));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("node 1048576 is not online"), "{said}");
+    let nodes = fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default();
+    let node = Contig::options().source(Source::Plain).node(Node(0)).build(Bytes::new(1));
+    if nodes.starts_with('0') && node.is_ok() {
+        let serving = Serving::start(glebe().args(words("0")), 2);
+        assert_eq!(serving.said[1], format!("listening at unix:{}", socket.display()));
+    }
 }
 
 #[test]
@@ -42,7 +61,7 @@ fn a_file_has_every_option() {
     let of_leases = "leases = true\nlease-socket = 'leases'\nlease-zeroed = '4M'\n\
          lease-limit = '1G'\nlease-limit-promised = '1G'\nlease-limit-revocable = '1G'\n\
          lease-limit-zeroing = '1G'\nlease-connections = 9\nlease-count = 9\n\
-         lease-notice = 50\nlease-grow = '64M'\nlease-idle = 30\ncheck = true\n";
+         lease-notice = 50\nlease-grow = '64M'\nlease-idle = 30\nnode = 0\ncheck = true\n";
     let file = scratch.path().join("serve.toml");
     fs::write(&file, of_leases).expect("written");
     let checked = output(&["serve", "--config", file.to_str().expect("text")]);

@@ -1,6 +1,6 @@
-//! Lists NUMA nodes, and binds memory or a thread to one node.
+//! Lists NUMA nodes, binds memory or a thread to one node, and tells the nodes of pages.
 //!
-//! Source: admin-guide/mm/numa_memory_policy, mbind(2), set_mempolicy(2).
+//! Source: admin-guide/mm/numa_memory_policy, mbind(2), set_mempolicy(2), move_pages(2).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -10,11 +10,13 @@ use std::ptr;
 use crate::error::OsError;
 use crate::internal::sys::call::{answer, call};
 use crate::internal::sys::files::file;
-use crate::units::Bytes;
+use crate::units::{Bytes, PageSize};
 
 pub const ROOT: &str = "/sys/devices/system/node";
 const ONLINE: &str = "/sys/devices/system/node/online";
 const MPOL_BIND: libc::c_int = 2;
+const MPOL_F_NODE: libc::c_int = 1;
+const MPOL_F_ADDR: libc::c_int = 2;
 
 /// The number of a NUMA node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +32,21 @@ impl fmt::Display for Node {
 #[must_use]
 pub fn online() -> Vec<Node> {
     listed(&file::text(ONLINE).unwrap_or_else(|_| "0".to_owned()))
+}
+
+/// Returns the nodes that have memory; the online ones if the list cannot be read.
+#[must_use]
+pub fn with_memory() -> Vec<Node> {
+    file::text(format!("{ROOT}/has_memory")).map_or_else(|_| online(), |text| listed(&text))
+}
+
+/// Returns the node of a machine with exactly one; `None` if the list cannot be read.
+#[must_use]
+pub fn only() -> Option<Node> {
+    match listed(&file::text(ONLINE).ok()?)[..] {
+        [node] => Some(node),
+        _ => None,
+    }
 }
 
 /// Returns a node's processors; empty if they cannot be read.
@@ -75,6 +92,42 @@ fn mask_of(node: Node) -> (Vec<libc::c_ulong>, u64) {
     (mask, bits)
 }
 
+/// Returns the node of each of `count` pages from `addr` on; `None` for a page that is missing.
+///
+/// # Errors
+/// If the kernel, or a filter of system calls, refuses the question.
+pub fn nodes_of(addr: usize, count: usize, page: PageSize) -> Result<Vec<Option<Node>>, OsError> {
+    let (each, subject) = (page.bytes().as_usize(), || format!("{addr:#x}, {count} pages"));
+    let mut nodes = Vec::with_capacity(count);
+    for first in (0..count).step_by(PAGES_A_CALL) {
+        let some = first..count.min(first + PAGES_A_CALL);
+        let pages: Vec<usize> = some.map(|nth| addr + nth * each).collect();
+        let mut states = vec![0 as libc::c_int; pages.len()];
+        let (asked, none, told) = (pages.as_ptr(), ptr::null::<libc::c_int>(), states.as_mut_ptr());
+        // SAFETY: the kernel reads the addresses and writes as many numbers. Without a list of
+        // nodes it moves nothing.
+        call("move_pages", subject, || unsafe {
+            libc::syscall(libc::SYS_move_pages, 0, pages.len(), asked, none, told, 0)
+        })?;
+        nodes.extend(states.iter().map(|node| u32::try_from(*node).ok().map(Node)));
+    }
+    Ok(nodes)
+}
+
+/// Returns the node of the page at `addr`, which the kernel reads in if it is missing; `None` if
+/// the kernel refuses. Tests compare it with [`nodes_of`]. Source: get_mempolicy(2).
+pub fn node_at(addr: usize) -> Option<Node> {
+    let (mut node, none) = (0 as libc::c_int, ptr::null_mut::<libc::c_void>());
+    let flags = MPOL_F_NODE | MPOL_F_ADDR;
+    // SAFETY: the kernel writes a number.
+    let read = answer("get_mempolicy", || unsafe {
+        libc::syscall(libc::SYS_get_mempolicy, &raw mut node, none, 0, addr, flags)
+    });
+    read.ok().and_then(|_| u32::try_from(node).ok()).map(Node)
+}
+
+/// Pages that one call asks about.
+const PAGES_A_CALL: usize = 1 << 12;
 const BITS: u32 = libc::c_ulong::BITS;
 /// Words of a mask for the nodes of any kernel.
 const WORDS: usize = 32;
@@ -122,6 +175,10 @@ fn set_policy(mode: libc::c_int, mask: &[libc::c_ulong], bits: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::internal::mapping::{Mapping, Visibility};
+    use crate::internal::sys::memory::madvise::{advise, Advice};
+    use crate::internal::sys::page_size;
+    use crate::units::Pages;
 
     #[test]
     fn a_thread_has_its_policy_back() {
@@ -143,6 +200,24 @@ mod tests {
         drop(bound);
         assert_eq!(mode(), before);
         assert!(ThreadPolicy::bind(Node(1 << 15)).is_none() && mode() == before);
+    }
+
+    #[test]
+    fn the_nodes_of_pages_are_told_and_missing_pages_are_none() {
+        let (page, count) = (page_size(), PAGES_A_CALL + 3);
+        let len = Pages::new(count as u64).bytes(page);
+        let mapping = Mapping::aligned(len, page, Visibility::PRIVATE).unwrap();
+        // SAFETY: the mapping is the test's.
+        let _ = unsafe { advise(mapping.addr(), len, Advice::NoHugePage) };
+        mapping.write(Bytes::ZERO, &[1]);
+        mapping.write(len - Bytes::new(1), &[1]);
+        let nodes = match nodes_of(mapping.addr(), count, page) {
+            Ok(nodes) => nodes,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        assert_eq!(nodes.len(), count);
+        assert!(nodes[count - 1].is_some_and(|node| online().contains(&node)), "{nodes:?}");
+        assert!(nodes[0].is_some() && nodes[1..count - 1].iter().all(Option::is_none), "{nodes:?}");
     }
 
     #[test]
