@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs test programs under other kernels, page sizes and nodes: in guests of QEMU, without KVM.
 
-Usage: vm.py [--all] [--list] [MACHINE ...]
-  --all    every machine of scripts/vm.toml; without it those that are `short`
-  --list   print the names of the machines, and run nothing
-  MACHINE  only these machines
+Usage: vm.py [--all] [--list] [--only TEXT] [MACHINE ...]
+  --all        every machine of scripts/vm.toml; without it those that are `short`
+  --list       print the names of the machines, and run nothing
+  --only TEXT  only the test programs with TEXT in their name
+  MACHINE      only these machines
 
 The kernels are Debian's, from the mirror of this machine's apt, and stay in the folder vm below the
 target folder. Nothing is installed. A machine is skipped, with the reason, if its emulator, kernel
@@ -123,6 +124,7 @@ def main():
     parser = argparse.ArgumentParser(description="Runs test programs in guests of QEMU.")
     parser.add_argument("--all", action="store_true", help="every machine")
     parser.add_argument("--list", action="store_true", help="print the names of the machines")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only programs with this name")
     parser.add_argument("names", nargs="*", metavar="MACHINE", help="only these machines")
     asked = parser.parse_args()
     os.chdir(ROOT)
@@ -133,7 +135,10 @@ def main():
         if asked.list:
             print(*(machine.name for machine in machines), sep="\n")
             return 0
-        return all_of(machines, table.tests())
+        tests = {name: row for name, row in table.tests().items() if asked.only in name}
+        if not tests:
+            raise build.Failed(f"no test program has {asked.only} in its name")
+        return all_of(machines, tests)
     except build.Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -34,7 +34,6 @@ pub(crate) const LEFT: Bytes = Bytes::mib(1536);
 /// The library's search for adjacent frames first takes `1 / SPARE_SHARE` more than it keeps.
 /// [`fits`] allows for this first step only.
 const SPARE_SHARE: u64 = 4;
-const PAGE: Bytes = Bytes::new(1 << 12);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -76,7 +75,7 @@ impl Way {
                 options.len(whole.as_usize()).huge(Some(pool.size().shift() as u8));
                 // Mapping reserves the pages in the pool, so it fails if the pool has too few.
                 let map = || Ok(options.map_anon()?.into());
-                with_surplus(&pool, len, || Memory::mapped(len, PAGE, map))
+                with_surplus(&pool, len, || Memory::mapped(len, page_size().bytes(), map))
             }
             Self::Thp => {
                 let (huge, mut options) = (transparent_huge_page()?.bytes(), MmapOptions::new());
@@ -89,7 +88,7 @@ impl Way {
             }
             Self::Plain => {
                 let map = || Ok(MmapOptions::new().len(len.as_usize()).map_anon()?.into());
-                Memory::mapped(len, PAGE, map)
+                Memory::mapped(len, page_size().bytes(), map)
             }
         }
     }
@@ -223,7 +222,7 @@ impl HugeFile {
     pub(crate) fn window(&self, len: Bytes) -> Outcome<Memory> {
         let whole = len.pages_up(self.page).bytes(self.page);
         let map = || Ok(MmapOptions::new().len(whole.as_usize()).map_raw(&self.file)?);
-        Memory::mapped(len, PAGE, map)
+        Memory::mapped(len, page_size().bytes(), map)
     }
 }
 

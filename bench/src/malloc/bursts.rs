@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glebe::page_size;
 use glebe::units::Bytes;
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
@@ -145,7 +146,8 @@ fn burst(bytes: u64, byte: u8) -> u64 {
     let size = CHUNK.as_usize();
     let chunks = (0..bytes / CHUNK.get()).map(|_| black_box(vec![byte; size]));
     let chunks: Vec<Vec<u8>> = chunks.collect();
-    // Checks one byte per 4096, because memory is lost in whole pages.
-    let seen = chunks.iter().flat_map(|chunk| chunk.iter().step_by(4096));
+    // Checks one byte per page, because memory is lost in whole pages.
+    let page = page_size().bytes().as_usize();
+    let seen = chunks.iter().flat_map(|chunk| chunk.iter().step_by(page));
     seen.map(|is| u64::from(*is != byte)).sum()
 }

@@ -152,7 +152,8 @@ fn blocks(count: usize, value: u8) -> Vec<Vec<u8>> {
 }
 
 fn are_all(blocks: &[Vec<u8>], value: u8) -> bool {
-    blocks.iter().flatten().step_by(4096).all(|&byte| byte == value)
+    let page = glebe::page_size().bytes().as_usize();
+    blocks.iter().flatten().step_by(page).all(|&byte| byte == value)
 }
 
 /// Drops 150 MiB. Returns true if 100 MiB are soon marked or given back.

@@ -4,6 +4,8 @@
 //! that forks, must begin with `glebe_testing::alone!()`: a child inherits every lock that another
 //! test holds.
 
+mod cgroup_limits;
 mod probe_leaves_nothing;
 mod probe_seccomp;
 mod sigbus;
+mod test_group;

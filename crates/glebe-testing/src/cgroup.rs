@@ -2,18 +2,24 @@
 //! of the test runs inside, so the kernel kills the child and not the test.
 //!
 //! The group is of version 1, or of version 2 below a group that already passes on the memory
-//! controller. The next run removes the directory of a killed run.
+//! controller. Its drop kills the processes that a failed test left in it, and removes it. The next
+//! run removes the directory of a killed run.
 //!
 //! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use glebe_os::internal::sys::machine::cgroup::{group_of, value_of, Mount};
 use glebe_os::units::Bytes;
 
+use crate::time::slowed;
+
 const PREFIX: &str = "glebe-test-";
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Group {
@@ -30,17 +36,18 @@ impl Group {
         let dir = parent.join(format!("{PREFIX}{}-{nth}", std::process::id()));
         fs::create_dir(&dir).map_err(|e| format!("no memory cgroup: {}: {e}", dir.display()))?;
         let group = Self { dir, is_v2 };
-        let (most, swap) = match is_v2 {
-            true => ("memory.max", "memory.swap.max"),
-            // Sets no limit on memory plus swap, because the kernel would enforce that limit before
-            // the memory limit.
-            false => ("memory.limit_in_bytes", "memory.swappiness"),
-        };
-        let written = fs::write(group.dir.join(most), limit.get().to_string());
-        written.map_err(|error| format!("no memory cgroup: the limit: {error}"))?;
+        group.set_limit(limit).map_err(|error| format!("no memory cgroup: the limit: {error}"))?;
+        // Sets no limit on memory plus swap in version 1, because the kernel would enforce that
+        // limit before the memory limit.
+        let swap = if is_v2 { "memory.swap.max" } else { "memory.swappiness" };
         // A kernel without swap lacks `memory.swap.max`.
         let _ = fs::write(group.dir.join(swap), "0");
         Ok(group)
+    }
+
+    pub fn set_limit(&self, limit: Bytes) -> std::io::Result<()> {
+        let name = if self.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
+        fs::write(self.dir.join(name), limit.get().to_string())
     }
 
     pub fn dir(&self) -> &Path {
@@ -91,6 +98,20 @@ pub fn parent(root: &Path) -> Result<(PathBuf, bool), String> {
     Ok((found.ok_or(why)?, mount.is_v2()))
 }
 
+/// Kills the processes in a group, except this one. Returns false if none can be killed.
+fn kill_others(dir: &Path) -> bool {
+    let listed = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let own = std::process::id().to_string();
+    // The number 0 stands for a process of another PID namespace.
+    let others: Vec<_> = listed.lines().filter(|pid| *pid != own && *pid != "0").collect();
+    if others.is_empty() {
+        return false;
+    }
+    let mut kill = Command::new("kill");
+    let done = kill.arg("-KILL").args(others).stderr(Stdio::null()).status();
+    done.is_ok_and(|status| status.success())
+}
+
 /// Removes groups of killed runs. The kernel refuses to remove a group that has processes.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -104,9 +125,13 @@ fn sweep(parent: &Path) {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        let begin = Instant::now();
+        // A test that failed may have left processes in the group.
+        while kill_others(&self.dir) && begin.elapsed() < slowed(PATIENCE) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         // Drops page cache, which would keep a group of version 1 alive.
         let _ = fs::write(self.dir.join("memory.force_empty"), "0");
-        // The caller has waited for every process in the group.
         if let Err(error) = fs::remove_dir(&self.dir) {
             eprintln!("{} is left: {error}", self.dir.display());
         }

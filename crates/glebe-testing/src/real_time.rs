@@ -84,19 +84,50 @@ fn limit() {
 
 fn first_cpu() -> libc::cpu_set_t {
     let len = size_of::<libc::cpu_set_t>();
+    let all = allowed();
     // SAFETY: zeros are a valid set, and each access is within its length.
     unsafe {
-        let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
-        assert_eq!(libc::sched_getaffinity(0, len, &mut all), 0);
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
         let first = (0..len * 8).find(|cpu| libc::CPU_ISSET(*cpu, &all));
         libc::CPU_SET(first.expect("a processor"), &mut one);
         one
     }
 }
 
-/// Binds the calling thread, and threads that it starts later, to one processor.
-pub fn stay_on_one_cpu() {
-    stay_on(&first_cpu());
+/// Keeps the calling thread on one processor until dropped there. Threads that it starts meanwhile
+/// stay there.
+#[must_use]
+pub struct OnOneCpu(libc::cpu_set_t);
+
+impl OnOneCpu {
+    /// # Panics
+    /// If the kernel refuses.
+    pub fn new() -> Self {
+        let all = allowed();
+        stay_on(&first_cpu());
+        Self(all)
+    }
+}
+
+impl Default for OnOneCpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for OnOneCpu {
+    fn drop(&mut self) {
+        stay_on(&self.0);
+    }
+}
+
+fn allowed() -> libc::cpu_set_t {
+    // SAFETY: zeros are a valid set, and the kernel writes within its length.
+    unsafe {
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&all), &mut all), 0);
+        all
+    }
 }
 
 fn stay_on(cpu: &libc::cpu_set_t) {

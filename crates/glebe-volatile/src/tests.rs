@@ -365,10 +365,13 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
         assert_eq!((region.len(), region.granule()), (Bytes::new(3 * granule.get()), granule));
         let small = Bytes::ZERO..bytes(1);
         assert!(matches!(region.mark(small, Priority::NORMAL), Err(Error::Unaligned { .. })));
+        let pagemap = glebe_os::internal::sys::memory::pagemap::Pagemap::open().unwrap();
+        let is_told = pagemap.huge_bytes(region.addr(), region.len()).is_ok();
         drop(region);
         // The kernel splits a huge page that is written while another test's child shares it.
+        let rounds = if is_told { 100 } else { 1 };
         let mut was_huge = false;
-        let stays_huge = (0..100).any(|_| {
+        let stays_huge = (0..rounds).any(|_| {
             let region = options().build(Bytes::new(3 * granule.get())).unwrap();
             let round = huge_round(&region, granule);
             was_huge |= round.is_some();

@@ -57,7 +57,7 @@ impl View {
     fn first_bytes(&self) -> Vec<u8> {
         let first = |(_, mapping): &(File, Mapping)| {
             let mut byte = [0];
-            mapping.read(Bytes::new(4096), &mut byte);
+            mapping.read(glebe::page_size().bytes(), &mut byte);
             byte[0]
         };
         self.0.iter().map(first).collect()

@@ -36,6 +36,10 @@ fn long_runs(len: Bytes) -> Option<Reserve> {
     }
 }
 
+fn len_of(pages: u64) -> Bytes {
+    Pages::new(pages).bytes(page_size())
+}
+
 fn page(fill: u8) -> Vec<u8> {
     vec![fill; page_size().bytes().as_usize()]
 }
@@ -73,7 +77,7 @@ fn hits(pool: &glebe::reserve::Namespace, pages: u64) -> u64 {
 #[test]
 fn a_full_reserve_still_gives_every_block_and_drops_only_what_it_takes() {
     for writers in [None, Some(Writers::Counted)] {
-        let reserve = reserve(Bytes::mib(16), writers);
+        let reserve = reserve(len_of(4096), writers);
         let pool = fill(&reserve);
         let all = reserve.len().get();
         let kept = hits(&pool, all);
@@ -106,7 +110,7 @@ fn thousand_single_pages_leave_the_rest_lent() {
 
 #[test]
 fn pages_at_hand_for_single_blocks_are_there_for_every_other_request() {
-    let Some(reserve) = long_runs(Bytes::mib(8)) else { return };
+    let Some(reserve) = long_runs(len_of(2048)) else { return };
     let all = reserve.len().get();
     let single = any(&reserve, 1).unwrap();
     assert_eq!(any(&reserve, all - 1).unwrap().pages().get(), all - 1);
@@ -161,7 +165,7 @@ fn no_two_blocks_of_many_threads_share_a_page() {
 
 #[test]
 fn an_empty_part_is_taken_before_a_cached_page_is() {
-    let reserve = reserve(Bytes::mib(16), None);
+    let reserve = reserve(len_of(4096), None);
     let pool = reserve.page_cache().namespace("half").unwrap();
     for index in 0..reserve.len().get() / 2 {
         pool.put(1, index, &page_of(index)).unwrap();
@@ -186,7 +190,7 @@ fn a_block_lies_in_the_lowest_place_that_fits() {
 
 #[test]
 fn zeroed_blocks_are_zero_and_others_keep_their_owners_bytes() {
-    let reserve = reserve(Bytes::mib(8), None);
+    let reserve = reserve(len_of(2048), None);
     fill(&reserve);
     for pages in [1, 100, 700] {
         let request = Request::new(Pages::new(pages)).any();
@@ -201,7 +205,7 @@ fn zeroed_blocks_are_zero_and_others_keep_their_owners_bytes() {
 
 #[test]
 fn zeros_are_kept_ready_and_tenants_leave_them_alone() {
-    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(16)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(len_of(4096)).unwrap();
     let stock = Pages::new(1024);
     let reserve = Reserve::options().zero_ahead(stock).build_on(contig).unwrap();
     let all = any(&reserve, reserve.len().get()).unwrap();
@@ -315,7 +319,7 @@ fn a_reserve_is_whole_granules_and_not_larger_than_the_machine() {
 
 #[test]
 fn a_panic_in_the_holder_gives_the_block_back() {
-    let reserve = reserve(Bytes::mib(4), None);
+    let reserve = reserve(len_of(1024), None);
     let theirs = reserve.clone();
     let panicked = std::thread::spawn(move || {
         let _block = any(&theirs, 600).unwrap();
@@ -328,7 +332,7 @@ fn a_panic_in_the_holder_gives_the_block_back() {
 #[test]
 fn pages_given_back_are_used_before_any_is_evicted() {
     let once = || {
-        let reserve = reserve(Bytes::mib(16), None);
+        let reserve = reserve(len_of(4096), None);
         let pool = fill(&reserve);
         drop((any(&reserve, 700).unwrap(), any(&reserve, 3).unwrap()));
         for index in 0..703 {

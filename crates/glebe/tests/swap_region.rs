@@ -36,7 +36,7 @@ fn region_of(options: SwapOptions, len: u64, budget: u64) -> Option<Region> {
 
 fn both(len: u64, budget: u64, test: impl Fn(&Region)) {
     for options in [Store::options(), without_moves(Store::options())] {
-        let Some(region) = region_of(options.pool_limit(Bytes::mib(64)), len, budget) else {
+        let Some(region) = region_of(options.pool_limit(pages(16 << 10)), len, budget) else {
             return;
         };
         test(&region);
@@ -195,7 +195,7 @@ fn check_from(region: &Region, first: u64) {
 
 #[test]
 fn a_page_that_was_only_read_leaves_by_the_copy_it_has() {
-    let Some(region) = region_of(Store::options().pool_limit(Bytes::mib(64)), 256, 64) else {
+    let Some(region) = region_of(Store::options().pool_limit(pages(16 << 10)), 256, 64) else {
         return;
     };
     fill(&region, 1);
@@ -231,19 +231,20 @@ fn touches_in_sequence_are_read_ahead() {
 
 #[test]
 fn the_window_gives_pages_back_that_are_touched() {
-    let Some(region) = region_of(Store::options().pool_limit(Bytes::mib(64)), 4096, 1024) else {
+    let Some(region) = region_of(Store::options().pool_limit(pages(16 << 10)), 4096, 1024) else {
         return;
     };
     if !region.moves_pages() {
         return eprintln!("skipped: no UFFDIO_MOVE");
     }
     fill(&region, 1);
+    let words_a_page = page() as u64 / 8;
     // Touches a hot half of the budget, with cold pages in between.
     for round in 0..4 * 4096_u64 {
-        let hot = mix(round) % 512 * 512;
+        let hot = mix(round) % 512 * words_a_page;
         assert_eq!(load(&region, hot), word_of(hot, 1));
         if round % 4 == 0 {
-            let cold = (512 + mix(round) % 3500) * 512;
+            let cold = (512 + mix(round) % 3500) * words_a_page;
             assert_eq!(load(&region, cold), word_of(cold, 1));
         }
     }
@@ -256,7 +257,7 @@ fn the_window_gives_pages_back_that_are_touched() {
 #[test]
 fn with_a_file_the_pool_may_be_small() {
     let dir = std::env::temp_dir();
-    let options = Store::options().pool_limit(Bytes::mib(1)).file_in(dir, Bytes::mib(64));
+    let options = Store::options().pool_limit(pages(256)).file_in(dir, pages(16 << 10));
     let Some(region) = region_of(options, 4096, 256) else { return };
     for round in 1..3 {
         fill(&region, round);
@@ -270,7 +271,7 @@ fn with_a_file_the_pool_may_be_small() {
 
 #[test]
 fn where_nothing_can_leave_touches_go_over_and_calls_are_refused() {
-    let Some(region) = region_of(Store::options().pool_limit(Bytes::mib(1)), 2048, 64) else {
+    let Some(region) = region_of(Store::options().pool_limit(pages(256)), 2048, 64) else {
         return;
     };
     let noise = |at| mix(at) | 1;
@@ -286,7 +287,7 @@ fn where_nothing_can_leave_touches_go_over_and_calls_are_refused() {
 #[test]
 fn what_cannot_be_is_refused_with_the_limit() {
     let made = |len, budget| Store::options().build_region(Bytes::new(len), Bytes::new(budget));
-    for len in [0, (1 << 43) + 1, u64::MAX] {
+    for len in [0, pages(1 << 31).get() + 1, u64::MAX] {
         assert!(matches!(made(len, 1 << 20), Err(SwapError::Capacity { .. })), "{len}");
     }
     assert!(matches!(made(1 << 20, page() as u64 - 1), Err(SwapError::NoBudget { .. })));

@@ -217,7 +217,8 @@ fn capacities_are_checked_and_bound_what_there_is() {
 
 #[test]
 fn a_full_pool_refuses_and_loses_nothing() {
-    let store = Store::options().pool_limit(Bytes::mib(1)).build(pages(64)).unwrap();
+    let most = pages(256);
+    let store = Store::options().pool_limit(most).build(pages(64)).unwrap();
     let mut keys = Vec::new();
     let refused = loop {
         let n = keys.len() as u64;
@@ -228,26 +229,26 @@ fn a_full_pool_refuses_and_loses_nothing() {
         }
     };
     let SwapError::Full { held, limit } = refused else { panic!("{refused}") };
-    assert!(held <= limit && limit == Bytes::mib(1), "{held} of {limit}");
+    assert!(held <= limit && limit == most, "{held} of {limit}");
     assert!(keys.len() > 250, "{} objects", keys.len());
     for _ in 0..3 {
         check_all(&store, &keys, Matter::Noise);
     }
     assert!(store.stats().kept_dropped > 0, "{}", store.stats());
-    store.set_pool_limit(Bytes::mib(2)).unwrap();
+    store.set_pool_limit(pages(512)).unwrap();
     store.insert(&bytes_of(keys.len() as u64, page(), Matter::Noise)).unwrap();
     assert!(matches!(store.set_pool_limit(Bytes::new(1)), Err(SwapError::Pool(_))));
     check_all(&store, &keys, Matter::Noise);
 }
 
 fn with_file(limit: Bytes) -> Store {
-    let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
-    options.file_in(std::env::temp_dir(), limit).build(Bytes::mib(4)).unwrap()
+    let options = Store::options().pool_limit(pages(64)).capacity(pages(16 << 10));
+    options.file_in(std::env::temp_dir(), limit).build(pages(1024)).unwrap()
 }
 
 #[test]
 fn what_the_pool_has_no_room_for_goes_to_the_file() {
-    let store = with_file(Bytes::mib(64));
+    let store = with_file(pages(16 << 10));
     println!("past the page cache: {:?}", store.is_file_direct());
     let lens = [1, 600, page(), page(), page() + 1, 40_000, 300_001, 2 << 20];
     let mut objects: Vec<_> = (0..200)
@@ -283,7 +284,7 @@ fn what_the_pool_has_no_room_for_goes_to_the_file() {
 
 #[test]
 fn a_full_file_refuses_and_loses_nothing() {
-    let limit = Bytes::mib(1);
+    let limit = pages(256);
     let store = with_file(limit);
     let mut keys = Vec::new();
     let refused = loop {

@@ -50,7 +50,7 @@ fn use_up(space: &Space, units: usize) {
     let slices = 0..units * UNIT_SLICES;
     space.take(slices.clone()).unwrap();
     let (addr, bytes) = space.memory_of(0, slices.len());
-    let pages = (addr..addr + bytes).step_by(4096);
+    let pages = (addr..addr + bytes).step_by(glebe::page_size().bytes().as_usize());
     // SAFETY: the slices were just taken.
     pages.for_each(|at| unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write(1) });
     space.free(slices);

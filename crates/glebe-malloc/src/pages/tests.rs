@@ -21,6 +21,10 @@ fn space() -> &'static Space {
     Space::reserve(UNITS).unwrap()
 }
 
+fn page() -> usize {
+    glebe::page_size().bytes().as_usize()
+}
+
 fn byte(space: &Space, slice: usize, at: usize) -> *mut u8 {
     ptr::with_exposed_provenance_mut(space.memory_of(slice, 1).0 + at)
 }
@@ -28,14 +32,14 @@ fn byte(space: &Space, slice: usize, at: usize) -> *mut u8 {
 fn fill(space: &Space, slices: Range<usize>, value: u8) {
     for slice in slices {
         // SAFETY: the caller has taken the slice.
-        (0..SLICE).step_by(4096).for_each(|at| unsafe { byte(space, slice, at).write(value) });
+        (0..SLICE).step_by(page()).for_each(|at| unsafe { byte(space, slice, at).write(value) });
     }
 }
 
 fn is_all(space: &Space, slices: Range<usize>, value: u8) -> bool {
     let is = |slice| {
         // SAFETY: the caller has taken the slice.
-        (0..SLICE).step_by(4096).all(|at| unsafe { byte(space, slice, at).read() == value })
+        (0..SLICE).step_by(page()).all(|at| unsafe { byte(space, slice, at).read() == value })
     };
     slices.into_iter().all(is)
 }

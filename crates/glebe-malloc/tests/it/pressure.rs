@@ -11,7 +11,7 @@ use glebe_malloc::heap;
 use glebe_testing::cgroup::{enter, Group};
 use glebe_testing::process::child_of;
 
-use crate::process::{objects, Object};
+use crate::process::{objects, page, Object};
 
 const ROLE: &str = "GLEBE_TEST_ROLE";
 const LIMIT: Bytes = Bytes::mib(300);
@@ -97,7 +97,7 @@ fn hoard(size: usize) {
 
 fn eat() {
     let mut memory = vec![0_u8; USED];
-    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    memory.iter_mut().step_by(page()).for_each(|byte| *byte = 1);
     sees_it_all(memory);
 }
 
@@ -105,7 +105,7 @@ fn eat() {
 fn nibble() {
     let mut memory = vec![0_u8; USED / 5];
     for part in memory.chunks_mut(1 << 20) {
-        part.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        part.iter_mut().step_by(page()).for_each(|byte| *byte = 1);
         std::thread::sleep(Duration::from_millis(20));
     }
     sees_it_all(memory);
@@ -113,7 +113,7 @@ fn nibble() {
 
 fn sees_it_all(memory: Vec<u8>) {
     say("full");
-    assert!(std::hint::black_box(memory).iter().step_by(4096).all(|byte| *byte == 1));
+    assert!(std::hint::black_box(memory).iter().step_by(page()).all(|byte| *byte == 1));
 }
 
 fn play() -> bool {

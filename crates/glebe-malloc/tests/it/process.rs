@@ -26,6 +26,10 @@ pub fn free(at: *mut u8) {
     unsafe { engine::mi_free(at.cast::<c_void>()) }
 }
 
+pub fn page() -> usize {
+    glebe::page_size().bytes().as_usize()
+}
+
 /// An object with a pattern in each page.
 pub struct Object {
     at: *mut u8,
@@ -50,7 +54,7 @@ impl Object {
 
     fn each(&self, mut visit: impl FnMut(*mut u8)) {
         // SAFETY: the byte is within the object.
-        (0..self.size).step_by(4096).for_each(|at| visit(unsafe { self.at.add(at) }));
+        (0..self.size).step_by(page()).for_each(|at| visit(unsafe { self.at.add(at) }));
     }
 
     pub fn is_whole(&self) -> bool {

@@ -258,9 +258,7 @@ fn a_limit_that_sinks_takes_what_is_free() {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    let limits = ["memory.max", "memory.limit_in_bytes"].map(|name| group.dir().join(name));
-    let limit = limits.iter().find(|path| path.exists()).unwrap();
-    fs::write(limit, (120 * MIB).to_string()).unwrap();
+    group.set_limit(Bytes::new(120 * MIB)).unwrap();
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     Said::of(&child.wait_with_output().unwrap());
     assert_eq!(group.kills(), 0);

@@ -281,8 +281,9 @@ mod tests {
         let refused = |len, granule, holders, quota| {
             Layout::new(len, granule, holders, quota).unwrap_err().to_string()
         };
-        let said = refused(page, Bytes::new(3 * page.get()), 1, None);
-        assert!(said.contains("granule") && said.contains("12288"), "{said}");
+        let three = Bytes::new(3 * page.get());
+        let said = refused(page, three, 1, None);
+        assert!(said.contains("granule") && said.contains(&three.get().to_string()), "{said}");
         for (granule, holders) in [(Bytes::new(page.get() / 2), 1), (page, 0), (page, 129)] {
             refused(page, granule, holders, None);
         }

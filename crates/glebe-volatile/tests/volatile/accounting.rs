@@ -1,7 +1,7 @@
 //! Tests that the kernel counts marked memory as reclaimable.
 
 use glebe_os::units::Pages;
-use glebe_testing::real_time::stay_on_one_cpu;
+use glebe_testing::real_time::OnOneCpu;
 use glebe_volatile::{Engine, Priority, Region};
 
 use super::adopted::Mapped;
@@ -13,7 +13,7 @@ const BATCH_MAX: u64 = 32;
 
 #[test]
 fn the_kernel_counts_what_is_marked_and_no_more() {
-    stay_on_one_cpu();
+    let _stays = OnOneCpu::new();
     for region in regions(512) {
         fill(&region, 0..512);
         let before = region.stats();
@@ -33,7 +33,7 @@ fn the_kernel_counts_what_is_marked_and_no_more() {
 
 #[test]
 fn what_cannot_be_reclaimed_is_what_is_in_memory_less_that() {
-    stay_on_one_cpu();
+    let _stays = OnOneCpu::new();
     let mapped = Mapped::apart(512);
     for engine in [Engine::Scan, Engine::Tag] {
         let Ok(region) = mapped.adopted_by(Region::options().engine(engine)) else {

@@ -170,7 +170,7 @@ fn addresses_for_views_are_not_locked() {
     if !all_is_locked() {
         return;
     }
-    let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
+    let file = Arc::new(MemFile::new(Pages::new(256).bytes(page_size())).unwrap());
     let (present, locked, space) = taken(|| Space::new(Bytes::gib(1)).unwrap());
     is_little("addresses", (present, locked));
     let (present, locked, ()) = taken(|| {

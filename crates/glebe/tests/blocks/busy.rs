@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use glebe_testing::cgroup::enter;
 use glebe_testing::process::child_of;
 
 const MIB: &str = "GLEBE_TEST_BUSY_MIB";
@@ -74,8 +75,7 @@ impl Drop for Busy {
 
 pub fn be_busy() {
     if let Some(group) = std::env::var_os(GROUP) {
-        let procs = Path::new(&group).join("cgroup.procs");
-        std::fs::write(procs, std::process::id().to_string()).unwrap();
+        enter(group.as_ref());
     }
     let words = std::env::var(MIB).unwrap().parse::<usize>().unwrap() << 17;
     let value = |index: usize, round: u64| (index as u64).wrapping_mul(0x9e37_79b9) ^ round;

@@ -11,7 +11,8 @@ use glebe::units::{Bytes, Pages};
 use glebe_testing::openmetrics::{parse, Family};
 
 fn busy() -> Reserve {
-    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(4)).unwrap();
+    let len = Pages::new(1024).bytes(page_size());
+    let contig = Contig::options().source(Source::Plain).build(len).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let pool = reserve.page_cache().namespace("busy").unwrap();
     let mut page = vec![1; page_size().bytes().as_usize()];

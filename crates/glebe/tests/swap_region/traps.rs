@@ -8,7 +8,7 @@ use glebe_testing::time::wait_until;
 use super::*;
 
 fn full(len: u64, budget: u64) -> Option<Region> {
-    let region = region_of(Store::options().pool_limit(Bytes::mib(64)), len, budget)?;
+    let region = region_of(Store::options().pool_limit(pages(16 << 10)), len, budget)?;
     fill(&region, 1);
     Some(region)
 }
