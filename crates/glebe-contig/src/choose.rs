@@ -94,12 +94,13 @@ impl Options {
 fn may_be_had_elsewhere(error: &Error) -> bool {
     use Error::{BlocksShort, BlocksStuck, BlocksTaken, NoBlocks, NoRoomToEvacuate};
     use Error::{NotContiguous, NotHuge, Os, PoolShort, TooLarge};
-    match error {
-        NotContiguous { .. } | NotHuge { .. } | PoolShort { .. } | TooLarge { .. } => true,
-        NoBlocks { .. } | BlocksShort { .. } | BlocksStuck { .. } | BlocksTaken { .. } => true,
-        NoRoomToEvacuate { .. } | Os(_) => true,
-        _ => false,
-    }
+    let is_of_blocks = matches!(
+        error,
+        NoBlocks { .. } | BlocksShort { .. } | BlocksStuck { .. } | BlocksTaken { .. }
+    );
+    let is_short =
+        matches!(error, NotContiguous { .. } | NotHuge { .. } | PoolShort { .. } | TooLarge { .. });
+    is_of_blocks || is_short || matches!(error, NoRoomToEvacuate { .. } | Os(_))
 }
 
 fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source> {
