@@ -54,18 +54,16 @@ def title(answered):
     return f"Linux {release}, {answered['page_size_bytes'] >> 10} KiB"
 
 
-def text_of(answers, tried):
-    """Returns the table as text: `answers` by machine, in the order of `tried`. A cell is `works`, a
-    state with a letter that stands for its reason, or `-` for a mechanism that was not tried."""
+def text_of(answers):
+    """Returns the table as text: `answers` by machine. A cell is `works`, a state with a letter that stands for its reason, or `-` for a mechanism that was not tried."""
     rows = {name: rows_of(answered) for name, answered in answers.items()}
     keys = sorted({key for of in rows.values() for key in of})
     reasons, lines = {}, []
-    names = [name for name in tried if name in answers]
-    lines.append(f"| key | {' | '.join(f'{name}: {title(answers[name])}' for name in names)} |")
-    lines.append("|---" * (len(names) + 1) + "|")
+    lines.append(f"| key | {' | '.join(f'{name}: {title(answers[name])}' for name in answers)} |")
+    lines.append("|---" * (len(answers) + 1) + "|")
     for key in keys:
         cells = []
-        for name in names:
+        for name in answers:
             state, reason = rows[name].get(key, ("-", ""))
             if state not in ("yes", "-"):
                 letter = reasons.setdefault(reason or state, letter_of(len(reasons)))
@@ -152,7 +150,7 @@ def main():
     if missing := [name for name, path in kept.items() if not path.exists()]:
         print(f"the table is as before: no answer of {', '.join(missing)}")
     else:
-        write(text_of({name: json.loads(path.read_text()) for name, path in kept.items()}, names))
+        write(text_of({name: json.loads(path.read_text()) for name, path in kept.items()}))
     return 1 if failures else 0
 
 

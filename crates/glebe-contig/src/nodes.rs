@@ -22,34 +22,31 @@ impl Contig {
         }
         let count = len.pages_down(grain).get() as usize;
         let each = grain.bytes().pages_down(page_size()).get();
-        Ok(joined(&numa::nodes_of(self.mapping().addr(), count, grain)?, each))
+        let nodes = numa::nodes_of(self.mapping().addr(), count, grain)?;
+        Ok(joined_nodes(placed(&nodes, each)))
     }
 }
 
 /// Joins adjacent entries on one node.
-pub fn joined_nodes(all: Vec<(Extent, Node)>) -> Vec<(Extent, Node)> {
-    let mut joined: Vec<(Extent, Node)> = Vec::with_capacity(all.len());
+pub fn joined_nodes(all: impl IntoIterator<Item = (Extent, Node)>) -> Vec<(Extent, Node)> {
+    let mut joined: Vec<(Extent, Node)> = Vec::new();
     for (pages, node) in all {
-        let last = joined.last_mut().filter(|last| last.1 == node && last.0.end() == pages.start());
-        match last
-            .and_then(|last| Some((Extent::new(last.0.start(), last.0.len() + pages.len())?, last)))
-        {
-            Some((whole, last)) => last.0 = whole,
-            None => joined.push((pages, node)),
+        let last = joined.last().filter(|last| last.1 == node && last.0.end() == pages.start());
+        let both =
+            last.and_then(|(first, _)| Extent::new(first.start(), first.len() + pages.len()));
+        if both.is_some() {
+            joined.pop();
         }
+        joined.push((both.unwrap_or(pages), node));
     }
     joined
 }
 
-/// Joins neighbours on one node. `each` is the base pages of an entry.
-fn joined(nodes: &[Option<Node>], each: u64) -> Vec<(Extent, Node)> {
-    let mut start = 0;
-    let stretches = nodes.chunk_by(|a, b| a == b).map(|stretch| {
-        let pages = Extent::new(start, stretch.len() as u64 * each);
-        start += stretch.len() as u64 * each;
-        Some((pages?, stretch[0]?))
-    });
-    stretches.flatten().collect()
+/// Returns the place of each page that has a node, for pages of `each` base pages.
+fn placed(nodes: &[Option<Node>], each: u64) -> impl Iterator<Item = (Extent, Node)> + '_ {
+    let place =
+        move |(at, node): (u64, &Option<Node>)| Some((Extent::new(at * each, each)?, (*node)?));
+    (0..).zip(nodes).filter_map(place)
 }
 
 #[cfg(test)]
@@ -62,8 +59,8 @@ mod tests {
     fn neighbours_on_one_node_are_joined_and_missing_pages_left_out() {
         let nodes = [0, 0, 1, 7, 7, 1].map(|n| (n < 7).then_some(Node(n)));
         let on = |start, len, node| (Extent::new(start, len).unwrap(), Node(node));
-        assert_eq!(joined(&nodes, 4), [on(0, 8, 0), on(8, 4, 1), on(20, 4, 1)]);
-        assert_eq!(joined(&[], 4), []);
+        assert_eq!(joined_nodes(placed(&nodes, 4)), [on(0, 8, 0), on(8, 4, 1), on(20, 4, 1)]);
+        assert_eq!(joined_nodes(placed(&[], 4)), []);
         let parts = vec![on(0, 8, 0), on(8, 2, 0), on(12, 4, 0), on(16, 4, 1)];
         assert_eq!(joined_nodes(parts), [on(0, 10, 0), on(12, 4, 0), on(16, 4, 1)]);
     }
