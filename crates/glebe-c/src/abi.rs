@@ -110,6 +110,7 @@ pub const GLEBE_GROW_YES: u64 = 2;
 pub const GLEBE_NODE_ANY: u64 = 0;
 pub const GLEBE_NODE_ONLY: u64 = 1;
 pub const GLEBE_NODE_PREFER: u64 = 2;
+pub const GLEBE_NODE_AMONG: u64 = 3;
 
 pub const GLEBE_WRITERS_COUNTED: u64 = 0;
 pub const GLEBE_WRITERS_RESTARTABLE: u64 = 1;
@@ -216,6 +217,7 @@ structures! {
         room_bytes: u64,
         on_node: u64,
         node: u64,
+        node_mask: u64,
     }
     glebe_memory {
         len_pages: u64,
@@ -356,6 +358,7 @@ fixed! {
     glebe_extent { start_pages len_pages }
     glebe_run { start_pages len_pages pfn }
     glebe_drift { start_pages len_pages was_pfn now_pfn }
+    glebe_on_node { start_pages len_pages node }
     glebe_compacted { moved freed_pages }
 }
 

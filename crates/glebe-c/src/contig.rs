@@ -21,7 +21,7 @@ use crate::abi::*;
 use crate::boundary::{call, call_for_address, Array, Out};
 use crate::failure::Failure;
 use crate::mapped::Mapped;
-use crate::place::{limited, place_of, verify};
+use crate::place::{limited, nodes_as_told, place_of, verify};
 use crate::process::Process;
 use crate::table::lock;
 
@@ -55,6 +55,7 @@ fn map(
     let too_long = || Error::TooLarge {
         asked: Bytes::new(len),
         available: Bytes::new(isize::MAX.unsigned_abs() as u64),
+        elsewhere: None,
     };
     let whole = Bytes::new(len).pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
     let mut options = limited(Contig::options().require_run(whole), *lock(&LIMITS));
@@ -172,6 +173,21 @@ pub extern "C" fn glebe_contig_verify(
     call(|| {
         let out = Array::new(drifts, capacity, count, "drifts")?;
         out.set(look(addr.addr(), |contig, _| verify(contig))?.into_iter());
+        Ok(GLEBE_OK)
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_contig_nodes(
+    addr: *const c_void,
+    nodes: Out<glebe_on_node>,
+    capacity: usize,
+    count: Out<usize>,
+) -> c_int {
+    call(|| {
+        let out = Array::new(nodes, capacity, count, "nodes")?;
+        let all = look(addr.addr(), |contig, _| Ok(contig.nodes().map_err(Error::from)?))?;
+        out.set(nodes_as_told(all));
         Ok(GLEBE_OK)
     })
 }

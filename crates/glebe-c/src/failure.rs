@@ -219,7 +219,9 @@ fn code_of_contig(error: &contig::Error) -> c_int {
     match error {
         Error::ZeroLength => GLEBE_ERROR_BAD_LEN,
         Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
-        Error::NoSuchNode { .. } => GLEBE_ERROR_BAD_ARGUMENT,
+        Error::NoSuchNode { .. } | Error::EmptyNode { .. } | Error::NoNodes { .. } => {
+            GLEBE_ERROR_BAD_ARGUMENT
+        }
         Error::NoAddresses { .. }
         | Error::TooLarge { .. }
         | Error::CgroupLimit { .. }

@@ -1,13 +1,14 @@
 //! Reports the position of memory, its frames, and what holds the memory in these frames.
 //!
 //! Positions are base pages from the start of a reserve or a mapping. Frames are those at the time
-//! when the memory was mapped; [`verify`] reads them again.
+//! when the memory was mapped; [`verify`] reads them again. Nodes are those at the call.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::c_int;
 use std::time::Duration;
 
-use glebe::contig::{Contig, Drift, HeldBy, Location, Options, Proof, Source};
+use glebe::contig::{Contig, Drift, HeldBy, Location, Node, Options, Proof, Source};
+use glebe::extent::Extent;
 use glebe::page_size;
 use glebe::reserve::{Footing, Reserve};
 use glebe::units::{Bytes, Pages, Pfn};
@@ -90,6 +91,16 @@ fn drifts_of(drifts: &[Drift], proof: Proof) -> Vec<glebe_drift> {
     drifts.iter().map(drift).collect()
 }
 
+pub(crate) fn nodes_as_told(
+    nodes: Vec<(Extent, Node)>,
+) -> impl ExactSizeIterator<Item = glebe_on_node> {
+    nodes.into_iter().map(|(pages, node)| glebe_on_node {
+        start_pages: pages.start(),
+        len_pages: pages.len(),
+        node: node.0.into(),
+    })
+}
+
 #[no_mangle]
 pub extern "C" fn glebe_block_query(
     block: glebe_block,
@@ -131,6 +142,21 @@ pub extern "C" fn glebe_reserve_query(
             Ok(told(&found, reserve.footing()?, offset))
         })?;
         Ok(out.set(&place))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_reserve_nodes(
+    reserve: glebe_reserve,
+    nodes: Out<glebe_on_node>,
+    capacity: usize,
+    count: Out<usize>,
+) -> c_int {
+    call(|| {
+        let out = Array::new(nodes, capacity, count, "nodes")?;
+        let all = with(reserve, |reserve| Ok(reserve.nodes()?))?;
+        out.set(nodes_as_told(all));
+        Ok(GLEBE_OK)
     })
 }
 

@@ -37,9 +37,20 @@ fn source(asked: &glebe_reserve_options) -> Result<Option<Source>, Failure> {
 fn placed(options: Options, asked: &glebe_reserve_options) -> Result<Options, Failure> {
     let node = u32::try_from(asked.node).map(Node);
     let node = node.map_err(|_| Failure::bad("node", asked.node))?;
+    let (is_among, mask) = (asked.on_node == GLEBE_NODE_AMONG, asked.node_mask);
+    if mask != 0 && !is_among {
+        return Err(Failure::bad("node_mask without GLEBE_NODE_AMONG", mask));
+    }
     match asked.on_node {
         GLEBE_NODE_ANY if asked.node != 0 => Err(Failure::bad("node without on_node", asked.node)),
         GLEBE_NODE_ANY => Ok(options),
+        GLEBE_NODE_AMONG if asked.node != 0 => {
+            Err(Failure::bad("node with GLEBE_NODE_AMONG", asked.node))
+        }
+        GLEBE_NODE_AMONG => {
+            let is_set = |number: &u32| mask >> number & 1 == 1;
+            Ok(options.nodes((0..u64::BITS).filter(is_set).map(Node)))
+        }
         GLEBE_NODE_ONLY => Ok(options.node(node)),
         GLEBE_NODE_PREFER => Ok(options.prefer_node(node)),
         other => Err(Failure::bad("on_node", other)),

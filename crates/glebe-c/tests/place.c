@@ -177,6 +177,56 @@ static void resized(void) {
     OK(glebe_reserve_free(reserve));
 }
 
+/* Compares every page with the kernel's answer to another question. */
+static void is_on_its_nodes(glebe_reserve reserve, const unsigned char *address, uint64_t pages) {
+    glebe_on_node nodes[8];
+    size_t count = 77, total = 0, n;
+    uint64_t at = 0, told;
+    int node = -1;
+
+    memset(nodes, 0xee, sizeof nodes);
+    OK(glebe_reserve_nodes(reserve, NULL, 0, &total));
+    OK(glebe_reserve_nodes(reserve, nodes, 1, &count));
+    /* Without an answer from the kernel, one could not know. */
+    CHECK(count == total && total >= 1 && nodes[1].node == 0xeeeeeeeeeeeeeeee);
+    OK(glebe_reserve_nodes(reserve, nodes, 8, &count));
+    for (n = 0; n < count && n < 8; n++) {
+        CHECK(nodes[n].start_pages == at && nodes[n].len_pages > 0);
+        CHECK(n == 0 || nodes[n].node != nodes[n - 1].node);
+        at += nodes[n].len_pages;
+        /* 3 is MPOL_F_NODE | MPOL_F_ADDR. Some kernels and containers do not answer. */
+        for (told = nodes[n].start_pages; told < at; told++)
+            if (syscall(SYS_get_mempolicy, &node, NULL, 0L, address + told * page, 3L) == 0)
+                CHECK((uint64_t)node == nodes[n].node);
+    }
+    CHECK(at == pages || count > 8);
+    REFUSED(glebe_reserve_nodes(reserve, NULL, 1, &count), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_nodes(reserve, nodes, 8, NULL), GLEBE_ERROR_NULL);
+}
+
+static void nodes_are_told(void) {
+    glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
+    glebe_reserve reserve;
+    glebe_on_node node;
+    glebe_block block = {0};
+    size_t count = 77;
+    void *address = NULL;
+
+    options.room_bytes = 8 * MIB;
+    reserve = create(&options, 2 * MIB);
+    OK(glebe_alloc_with(reserve, 2 * MIB / page, 1, GLEBE_ANY, &block));
+    OK(glebe_block_memory(block, &address, NULL));
+    is_on_its_nodes(reserve, address, 2 * MIB / page);
+    OK(glebe_reserve_grow(reserve, 4 * MIB, NULL));
+    is_on_its_nodes(reserve, address, 6 * MIB / page);
+    OK(glebe_reserve_shrink(reserve, 2 * MIB, NULL));
+    is_on_its_nodes(reserve, address, 4 * MIB / page);
+    OK(glebe_free(block));
+    OK(glebe_reserve_free(reserve));
+    REFUSED(glebe_reserve_nodes(reserve, &node, 1, &count), GLEBE_ERROR_BAD_HANDLE);
+    CHECK(count == 77);
+}
+
 static void nodes_are_chosen(void) {
     glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
     glebe_reserve reserve = {0};
@@ -204,10 +254,40 @@ static void nodes_are_chosen(void) {
     options.node = 1 << 20;
     options.on_node = GLEBE_NODE_ONLY;
     REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
-    options.on_node = 3;
+    options.on_node = 4;
     REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     options.on_node = GLEBE_NODE_ANY;
     REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    options.on_node = GLEBE_NODE_AMONG;
+    options.node_mask = 1;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "node with GLEBE_NODE_AMONG") != NULL);
+}
+
+static void a_set_of_nodes_is_chosen(void) {
+    glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
+    glebe_reserve reserve = {0};
+    glebe_on_node nodes[4];
+    size_t count = 0, n;
+
+    options.on_node = GLEBE_NODE_AMONG;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    /* No machine of the tests has a node 63. */
+    options.node_mask = (uint64_t)1 << 63 | 1;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "node 63") != NULL);
+    options.node_mask = 1;
+    if (glebe_reserve_new(2 * MIB, &options, &reserve) != 0) {
+        fprintf(stderr, "skipped: node 0: %s\n", glebe_last_error());
+    } else {
+        OK(glebe_reserve_nodes(reserve, nodes, 4, &count));
+        for (n = 0; n < count && n < 4; n++) CHECK(nodes[n].node == 0);
+        CHECK(count == 1 && nodes[0].len_pages == 2 * MIB / page);
+        OK(glebe_reserve_free(reserve));
+    }
+    options.on_node = GLEBE_NODE_ONLY;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "node_mask without GLEBE_NODE_AMONG") != NULL);
 }
 
 static void what_has_gone_is_told(void) {
@@ -341,10 +421,12 @@ static void mappings(void) {
     const size_t len = (size_t)(4 * page);
     glebe_contig contig;
     glebe_drift drift;
+    glebe_on_node node;
     size_t count = 77;
     unsigned char *at = glebe_mmap_contig(NULL, len, PROT_READ | PROT_WRITE, flags, -1, 0);
 
     REFUSED(glebe_contig_verify(&page, &drift, 1, &count), GLEBE_ERROR_UNMAPPED);
+    REFUSED(glebe_contig_nodes(&page, &node, 1, &count), GLEBE_ERROR_UNMAPPED);
     if (at == MAP_FAILED) {
         fprintf(stderr, "skipped: %s\n", glebe_last_error());
         return;
@@ -356,6 +438,12 @@ static void mappings(void) {
     OK(glebe_contig_verify(at + len - 1, &drift, 1, &count));
     CHECK(count == 0);
     REFUSED(glebe_contig_verify(at, NULL, 1, &count), GLEBE_ERROR_NULL);
+    contig.size = sizeof contig;
+    OK(glebe_contig_query(at, &contig));
+    OK(glebe_contig_nodes(at + len - 1, &node, 1, &count));
+    CHECK(count >= 1 && node.start_pages == 0);
+    CHECK(count > 1 || node.len_pages * page == contig.mapped_bytes);
+    REFUSED(glebe_contig_nodes(at, NULL, 1, &count), GLEBE_ERROR_NULL);
     OK(glebe_munmap_contig(at, len));
     REFUSED(glebe_contig_verify(at, &drift, 1, &count), GLEBE_ERROR_UNMAPPED);
 }
@@ -373,6 +461,7 @@ static void fork_is_noticed(void) {
     if (child == 0) {
         glebe_contig contig;
         glebe_drift drift;
+        glebe_on_node node;
         size_t n = 0;
         contig.size = sizeof contig;
         alarm(20);
@@ -385,7 +474,9 @@ static void fork_is_noticed(void) {
         REFUSED(glebe_reserve_format_stats(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_serve_stats(reserve, NULL, NULL, 0, &n), GLEBE_ERROR_FORKED);
         REFUSED(glebe_contig_verify(&page, &drift, 1, &n), GLEBE_ERROR_FORKED);
-            _exit(0);
+        REFUSED(glebe_reserve_nodes(reserve, &node, 1, &n), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_contig_nodes(&page, &node, 1, &n), GLEBE_ERROR_FORKED);
+        _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -398,7 +489,9 @@ int main(void) {
     blocks(GLEBE_SOURCE_AUTO);
     blocks(GLEBE_SOURCE_PLAIN);
     resized();
+    nodes_are_told();
     nodes_are_chosen();
+    a_set_of_nodes_is_chosen();
     what_has_gone_is_told();
     reasons();
     statistics_as_text();

@@ -60,6 +60,9 @@ void questions(glebe_reserve reserve, std::uint64_t pages) {
         contig.size = sizeof contig;
         OK(glebe_reserve_query(reserve, std::uint64_t(round) % pages, &contig));
         OK(glebe_reserve_verify(reserve, &drift, 1, &count));
+        std::vector<glebe_on_node> nodes(16);
+        OK(glebe_reserve_nodes(reserve, nodes.data(), nodes.size(), &count));
+        CHECK(count > 0 && nodes[0].start_pages == 0);
         CHECK(text_of([=](char *text, std::size_t room, std::size_t *needed) {
                   return glebe_reserve_format_stats(reserve, GLEBE_FORMAT_JSON, text, room, needed);
               }).back() == '}');
@@ -107,6 +110,9 @@ void mapping() {
     std::size_t count = 1;
     OK(glebe_contig_verify(at, &drift, 1, &count));
     CHECK(count == 0);
+    glebe_on_node node;
+    OK(glebe_contig_nodes(at, &node, 1, &count));
+    CHECK(count > 0 && node.start_pages == 0);
     OK(glebe_munmap_contig(at, len));
 }
 

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use super::hold::{HeldBy, Pin};
 use super::options::{Options, Plan};
-use super::{assemble, blocks, hugetlb, ordinary, runs, Contig, Error, Node, Proof, Run, Source};
+use super::{
+    assemble, blocks, elsewhere, hugetlb, ordinary, runs, Contig, Error, Node, Proof, Run, Source,
+};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sys::machine::hugetlb as pools;
 use glebe_os::internal::sys::machine::numa;
@@ -23,8 +25,8 @@ impl Options {
     /// For bad options; otherwise the refusal of the last source tried.
     pub fn build(mut self, len: Bytes) -> Result<Contig, Error> {
         self.began = Some(Instant::now());
-        let Some(node) = self.preferred_node.filter(|_| self.node.is_none()) else {
-            return self.built(len);
+        let Some(node) = self.preferred_node.filter(|_| self.nodes.is_none()) else {
+            return self.built(len).map_err(|error| elsewhere::told(error, &self));
         };
         match self.clone().node(node).built(len) {
             Err(error) if may_be_had_elsewhere(&error) => {
@@ -49,7 +51,7 @@ impl Options {
             let whole = len.pages_up(page).checked_bytes(page).unwrap_or(len);
             place::check_room(whole, align).map_err(refused)?;
         }
-        check_node(options.node)?;
+        check_nodes(options.nodes.as_deref())?;
         if options.source == Some(Source::Blocks) && options.pin == Some(true) {
             return Err(Error::NotPinned { why: blocks::WHY_NOT_PINNED.to_owned() });
         }
@@ -93,14 +95,14 @@ impl Options {
 
 fn may_be_had_elsewhere(error: &Error) -> bool {
     use Error::{BlocksShort, BlocksStuck, BlocksTaken, NoBlocks, NoRoomToEvacuate};
-    use Error::{NotContiguous, NotHuge, Os, PoolShort, TooLarge};
+    use Error::{EmptyNode, NotContiguous, NotHuge, Os, PoolShort, TooLarge};
     let is_of_blocks = matches!(
         error,
         NoBlocks { .. } | BlocksShort { .. } | BlocksStuck { .. } | BlocksTaken { .. }
     );
     let is_short =
         matches!(error, NotContiguous { .. } | NotHuge { .. } | PoolShort { .. } | TooLarge { .. });
-    is_of_blocks || is_short || matches!(error, NoRoomToEvacuate { .. } | Os(_))
+    is_of_blocks || is_short || matches!(error, EmptyNode { .. } | NoRoomToEvacuate { .. } | Os(_))
 }
 
 fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source> {
@@ -171,7 +173,7 @@ fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Er
     let page = source.rounds_to();
     let unit = options.brick_of(page).map_or(page, |brick| brick.each);
     let whole = len.pages_up(unit).checked_bytes(unit).filter(|whole| *whole <= available);
-    let len = whole.ok_or(Error::TooLarge { asked: len, available })?;
+    let len = whole.ok_or(Error::too_large(len, available))?;
     check_provable(source, options.required)?;
     match source {
         Source::Hugetlb(size) => hugetlb::build(options, len, size),
@@ -191,13 +193,23 @@ fn of_source(source: Source, options: &Options, len: Bytes) -> Result<Contig, Er
     }
 }
 
-fn check_node(node: Option<Node>) -> Result<(), Error> {
-    let Some(node) = node else { return Ok(()) };
-    let online = numa::online();
-    match online.contains(&node) {
-        true => Ok(()),
-        false => Err(Error::NoSuchNode { node, online }),
+fn check_nodes(nodes: Option<&[Node]>) -> Result<(), Error> {
+    nodes.map_or(Ok(()), |nodes| check_among(nodes, numa::online(), numa::with_memory()))
+}
+
+fn check_among(nodes: &[Node], online: Vec<Node>, with_memory: Vec<Node>) -> Result<(), Error> {
+    if nodes.is_empty() {
+        return Err(Error::NoNodes { with_memory });
     }
+    for node in nodes.iter().copied() {
+        if !online.contains(&node) {
+            return Err(Error::NoSuchNode { node, online });
+        }
+        if !with_memory.contains(&node) {
+            return Err(Error::EmptyNode { node, with_memory });
+        }
+    }
+    Ok(())
 }
 
 fn checked_align(align: Bytes) -> Result<PageSize, Error> {
@@ -278,5 +290,28 @@ fn better_word(before: Option<Error>, error: Error) -> Error {
             Error::NotContiguous { wanted, longest: longest.max(later), tried }
         }
         (_, error) => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_not_there_or_empty_are_refused_with_those_that_are() {
+        let said = |nodes: &[u32]| {
+            let nodes: Vec<Node> = nodes.iter().copied().map(Node).collect();
+            let refused =
+                check_among(&nodes, vec![Node(0), Node(1), Node(2)], vec![Node(0), Node(2)]);
+            refused.map_err(|error| error.to_string())
+        };
+        assert_eq!((said(&[2]), said(&[0, 2])), (Ok(()), Ok(())));
+        let refused = |nodes| said(nodes).unwrap_err();
+        assert_eq!(refused(&[0, 3]), "node 3 is not online; those that are: 0, 1, 2");
+        assert_eq!(refused(&[0, 1]), "node 1 has no memory; those that have some: 0, 2");
+        let none = refused(&[]);
+        assert!(none.starts_with("a set of no NUMA node") && none.ends_with(": 0, 2"), "{none}");
+        let none = Contig::options().nodes([]).build(Bytes::new(1));
+        assert!(matches!(none, Err(Error::NoNodes { .. })), "{none:?}");
     }
 }

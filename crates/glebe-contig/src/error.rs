@@ -14,12 +14,14 @@ pub enum Error {
     #[error("a length of 0 bytes was asked for; at least 1 is needed")]
     ZeroLength,
     /// The machine has too little memory.
-    #[error("{asked} asked for, {available} available")]
+    #[error("{asked} asked for, {available} available{}", after(elsewhere.as_deref()))]
     TooLarge {
         /// Requested bytes.
         asked: Bytes,
-        /// Bytes available without swapping or killing.
+        /// Bytes available without swapping or killing; on the requested nodes, if any.
         available: Bytes,
+        /// Free memory of each NUMA node, if nodes were requested.
+        elsewhere: Option<String>,
     },
     /// A cgroup would exceed its limit.
     #[error("{asked} more asked for, but {} is {limit} and {usage} of it are used", path.display())]
@@ -62,13 +64,15 @@ pub enum Error {
     /// The kernel gave no transparent huge pages.
     #[error(
         "{huge} of {len} are in transparent huge pages; memory is too fragmented or cgroup \
-        and system settings forbid them"
+        and system settings forbid them{}", after(elsewhere.as_deref())
     )]
     NotHuge {
         /// Bytes in huge pages.
         huge: Bytes,
         /// Bytes mapped.
         len: Bytes,
+        /// Free memory of each NUMA node, if nodes were requested.
+        elsewhere: Option<String>,
     },
     /// No run is as long as required.
     #[error(
@@ -106,6 +110,26 @@ pub enum Error {
         node: Node,
         /// Online nodes.
         online: Vec<Node>,
+    },
+    /// The NUMA node has no memory.
+    #[error(
+        "{node} has no memory; those that have some: {}",
+        list(with_memory.iter().map(|node| node.0))
+    )]
+    EmptyNode {
+        /// Requested node.
+        node: Node,
+        /// Nodes with memory.
+        with_memory: Vec<Node>,
+    },
+    /// An empty set of NUMA nodes was requested.
+    #[error(
+        "a set of no NUMA node was asked for; at least one is needed of those with memory: {}",
+        list(with_memory.iter().map(|node| node.0))
+    )]
+    NoNodes {
+        /// Nodes with memory.
+        with_memory: Vec<Node>,
     },
     /// A dma-heap was requested without a path.
     #[error(
@@ -209,8 +233,14 @@ pub enum Error {
     },
 }
 
-fn after(tried: Option<&str>) -> String {
-    tried.map_or(String::new(), |tried| format!("; {tried}"))
+impl Error {
+    pub(super) fn too_large(asked: Bytes, available: Bytes) -> Self {
+        Self::TooLarge { asked, available, elsewhere: None }
+    }
+}
+
+fn after(more: Option<&str>) -> String {
+    more.map_or(String::new(), |more| format!("; {more}"))
 }
 
 fn list(things: impl Iterator<Item = impl std::fmt::Display>) -> String {

@@ -1,12 +1,17 @@
 //! [`explain`] looks for one physically contiguous run without taking memory. Cost: half a second
 //! per pool for 24 GiB.
 
-use super::populate::{machine_available, Gate};
-use super::{blocks, pool_sizes, smallest_hugetlb, Error};
+use std::path::Path;
+
+use super::populate::{available_on, Gate};
+use super::{blocks, pool_sizes, smallest_hugetlb, Error, Node};
+use glebe_os::internal::sys::machine::absent::mark_elsewhere;
 use glebe_os::internal::sys::machine::buddyinfo;
 use glebe_os::internal::sys::machine::cgroup::Resource;
 use glebe_os::internal::sys::machine::hugetlb::{sizes, Pool};
 use glebe_os::internal::sys::machine::kpage::{runs, uses, Use};
+use glebe_os::internal::sys::machine::numa;
+use glebe_os::internal::sys::machine::zones::frames_of_nodes;
 use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages};
@@ -60,17 +65,37 @@ pub struct Outlook {
 /// # Errors
 /// [`Error::ZeroLength`]; if a file cannot be read.
 pub fn explain(len: Bytes) -> Result<Outlook, Error> {
+    explain_on(len, None)
+}
+
+/// Says whether one run of `len` bytes is available on `node`, or anywhere for `None`.
+///
+/// # Errors
+/// [`Error::ZeroLength`], [`Error::NoSuchNode`]; if a file cannot be read.
+pub fn explain_on(len: Bytes, node: Option<Node>) -> Result<Outlook, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
     }
     let said = |verdict, why| Ok(Outlook { verdict, why, helps: Vec::new() });
-    if let Some(why) = within_a_page(len)? {
+    let online = numa::online();
+    if let Some(node) = node.filter(|node| !online.contains(node)) {
+        return Err(Error::NoSuchNode { node, online });
+    }
+    // A machine with one node answers as if no node were named.
+    let node = node.filter(|_| online.len() > 1);
+    let allowed = numa::allowed();
+    if let Some(node) = node.filter(|node| allowed.is_some_and(|all| !all.contains(node))) {
+        let why = format!("this process may not use memory of {node} (cpuset.mems)");
+        return said(Verdict::No, why);
+    }
+    if let Some(why) = within_a_page(len, node)? {
         return said(Verdict::Now, why);
     }
-    let available = machine_available()?;
+    let available = available_on(node.as_slice())?;
     let mut outlooks = Vec::new();
     // Small pages come first, because they form the most runs.
     for pool in pool_sizes().into_iter().rev().filter_map(Pool::of) {
+        let Some(pool) = part_on(pool, node)? else { continue };
         outlooks.push(by_pool(len, available, &pool)?);
         if outlooks.last().is_some_and(|outlook| outlook.verdict == Verdict::Now) {
             break;
@@ -86,7 +111,15 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     if matches!(judged.verdict, Verdict::Now | Verdict::ByGrowth) {
         return Ok(judged);
     }
-    Ok(with_blocks(judged, blocks::outlook(rounded)))
+    Ok(with_blocks(judged, blocks::outlook(rounded, node)))
+}
+
+/// Returns the node's part of a pool, or the pool itself without a node.
+fn part_on(pool: Pool, node: Option<Node>) -> Result<Option<Pool>, Error> {
+    match node {
+        Some(node) => Ok(pool.on_nodes(Path::new(numa::ROOT), &[node])?),
+        None => Ok(Some(pool)),
+    }
 }
 
 fn by_pool(len: Bytes, available: Bytes, pool: &Pool) -> Result<Outlook, Error> {
@@ -97,8 +130,9 @@ fn by_pool(len: Bytes, available: Bytes, pool: &Pool) -> Result<Outlook, Error> 
     }
     let pages = Pages::new(pool.counts()?.available());
     let idle = pages.checked_bytes(size).unwrap_or_default();
-    let (may_grow, runs) = (pool.is_writable(), longest_runs(size));
-    Ok(judge(&Seen { len, size, idle, available, may_grow, runs }))
+    let (may_grow, node) = (pool.is_writable(), pool.node());
+    let runs = longest_runs(size, node);
+    Ok(judge(&Seen { len, size, node, idle, available, may_grow, runs }))
 }
 
 fn best(outlooks: Vec<Outlook>) -> Option<Outlook> {
@@ -129,12 +163,12 @@ fn with_blocks(mut said: Outlook, blocks: Result<[Result<(), Error>; 2], Error>)
     said
 }
 
-fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
+fn within_a_page(len: Bytes, node: Option<Node>) -> Result<Option<String>, Error> {
     if len <= page_size().bytes() {
         return Ok(Some(format!("within one page of {}", page_size().bytes())));
     }
     for size in sizes().into_iter().rev().filter(|size| size.bytes() >= len) {
-        if let Some(pool) = Pool::of(size) {
+        if let Some(pool) = Pool::of(size).map(|pool| part_on(pool, node)).transpose()?.flatten() {
             let idle = pool.counts()?.available();
             let fits = Gate::new(Resource::Hugetlb(size))?.check(size.bytes()).is_ok();
             if idle > 0 && fits {
@@ -144,7 +178,8 @@ fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
         }
     }
     let thp = transparent_huge_page().ok().filter(|size| size.bytes() >= len);
-    let free = |size: &PageSize| buddyinfo::free_blocks(*size).is_ok_and(|blocks| blocks > 0);
+    let free =
+        |size: &PageSize| buddyinfo::free_blocks_on(*size, node).is_ok_and(|blocks| blocks > 0);
     Ok(thp.filter(free).map(|size| {
         let of = size.bytes();
         format!("within one transparent huge page of {of}; it stays in place with a pin only")
@@ -155,6 +190,7 @@ fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
 struct Seen {
     len: Bytes,
     size: PageSize,
+    node: Option<Node>,
     idle: Bytes,
     available: Bytes,
     may_grow: bool,
@@ -163,10 +199,13 @@ struct Seen {
     runs: Option<(Bytes, Bytes)>,
 }
 
-fn longest_runs(size: PageSize) -> Option<(Bytes, Bytes)> {
+fn longest_runs(size: PageSize, node: Option<Node>) -> Option<(Bytes, Bytes)> {
     let page = page_size();
     let block = size.bytes().pages_down(page);
-    let uses = uses(block).ok()?;
+    let mut uses = uses(block).ok()?;
+    if let Some(node) = node {
+        mark_elsewhere(&mut uses, block, node, &frames_of_nodes().ok()?);
+    }
     let longest = |counts: fn(Use) -> bool| {
         let all = runs(&uses, block, counts).into_iter();
         all.map(|(_, len)| len.bytes(page)).max().unwrap_or_default()
@@ -176,9 +215,10 @@ fn longest_runs(size: PageSize) -> Option<(Bytes, Bytes)> {
 }
 
 fn judge(seen: &Seen) -> Outlook {
-    let Seen { len, size, idle, available, may_grow, runs } = *seen;
-    let as_root = || format!("as root: glebe contig explain {} --try", short(len.get()));
-    let at_boot = || format!("at boot: {}", boot_parameter(size, len.pages_up(size).get()));
+    let Seen { len, size, node, idle, available, may_grow, runs } = *seen;
+    let (pages, option) = (len.pages_up(size).get(), named(node));
+    let as_root = || format!("as root: glebe contig explain {} --try{option}", short(len.get()));
+    let at_boot = || format!("at boot: {}", boot_parameter_on(size, pages, node));
     let said = |verdict, why: String, helps| Outlook { verdict, why, helps };
     let most = if may_grow { idle.checked_add(available).unwrap_or(idle) } else { idle };
     if most < len {
@@ -205,14 +245,8 @@ fn judge(seen: &Seen) -> Outlook {
         return said(Verdict::Now, why, Vec::new());
     }
     if with_free >= len && may_grow {
-        let helps = vec![
-            format!(
-                "sudo glebe contig reserve {}   adds pages, in no certain order",
-                short(len.get())
-            ),
-            "--try shows whether they form the run now".to_owned(),
-        ];
-        return said(Verdict::ByGrowth, why, helps);
+        let tries = "--try shows whether they form the run now".to_owned();
+        return said(Verdict::ByGrowth, why, vec![adding(size, len, node), tries]);
     }
     let mut helps = Vec::new();
     if with_free >= len {
@@ -222,17 +256,46 @@ fn judge(seen: &Seen) -> Outlook {
             let tries = "--try grows the pool, for which the kernel moves and drops what it can";
             helps.push(tries.to_owned());
         }
-        let moves = "echo 1 > /proc/sys/vm/compact_memory, as root, then look again";
+        let moves = node.map_or_else(
+            || "/proc/sys/vm/compact_memory".to_owned(),
+            |node| format!("{}/node{}/compact", numa::ROOT, node.0),
+        );
+        let moves = format!("echo 1 > {moves}, as root, then look again");
         helps.push(format!("{moves}; glebe contig map shows what lies between"));
     }
     helps.push(at_boot());
     said(Verdict::No, why, helps)
 }
 
+fn named(node: Option<Node>) -> String {
+    node.map_or_else(String::new, |Node(number)| format!(" --node {number}"))
+}
+
+/// Says how to add pages to a pool, or to its part on a node.
+fn adding(size: PageSize, len: Bytes, node: Option<Node>) -> String {
+    let order = "adds pages, in no certain order";
+    match node {
+        None => format!("sudo glebe contig reserve {}   {order}", short(len.get())),
+        Some(node) => format!(
+            "{} more in {}/node{}/hugepages/hugepages-{}kB/nr_hugepages, as root, {order}",
+            len.pages_up(size),
+            numa::ROOT,
+            node.0,
+            size.bytes().get() >> 10,
+        ),
+    }
+}
+
 /// Returns the kernel parameters that reserve `pages` at boot.
 #[must_use]
 pub fn boot_parameter(size: PageSize, pages: u64) -> String {
-    format!("hugepagesz={} hugepages={pages}", short(size.bytes().get()))
+    boot_parameter_on(size, pages, None)
+}
+
+/// Source: admin-guide/kernel-parameters (`hugepages=`, for one node since Linux 5.16).
+fn boot_parameter_on(size: PageSize, pages: u64, node: Option<Node>) -> String {
+    let on = node.map_or_else(String::new, |Node(number)| format!("{number}:"));
+    format!("hugepagesz={} hugepages={on}{pages}", short(size.bytes().get()))
 }
 
 fn short(len: u64) -> String {
@@ -253,6 +316,7 @@ mod tests {
         Seen {
             len: Bytes::mib(len),
             size,
+            node: None,
             idle: Bytes::mib(64),
             available: Bytes::gib(1),
             may_grow: true,
@@ -319,6 +383,30 @@ mod tests {
             assert_eq!(explain(len).unwrap().verdict, Verdict::No);
         }
         assert!(matches!(explain(Bytes::ZERO), Err(Error::ZeroLength)));
+    }
+
+    #[test]
+    fn each_node_has_an_answer() {
+        let is_allowed = |node: &Node| numa::allowed().is_none_or(|all| all.contains(node));
+        for node in numa::with_memory().into_iter().filter(is_allowed) {
+            assert_eq!(explain_on(page_size().bytes(), Some(node)).unwrap().verdict, Verdict::Now);
+            let told = explain_on(Bytes::gib(1 << 20), Some(node)).unwrap();
+            assert_eq!(told.verdict, Verdict::No, "{told:?}");
+        }
+        let missing = explain_on(Bytes::mib(1), Some(Node(1 << 20)));
+        assert!(matches!(missing, Err(Error::NoSuchNode { .. })), "{missing:?}");
+    }
+
+    #[test]
+    fn remedies_name_the_node() {
+        let on = |len, may_grow| judge(&Seen { node: Some(Node(1)), may_grow, ..seen(len) }).helps;
+        let path = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
+        let grows = on(64, true);
+        assert!(grows[0].starts_with(&format!("32 pages more in {path}, as root")), "{grows:?}");
+        let moves = "echo 1 > /sys/devices/system/node/node1/compact, as root";
+        assert!(on(512, true)[1].starts_with(moves), "{:?}", on(512, true));
+        assert_eq!(on(512, true).last().unwrap(), "at boot: hugepagesz=2M hugepages=1:256");
+        assert_eq!(on(64, false)[0], "as root: glebe contig explain 64M --try --node 1");
     }
 
     #[test]

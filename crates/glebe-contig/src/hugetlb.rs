@@ -69,7 +69,7 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     pub fn new(options: &'a Options, len: Bytes, size: PageSize) -> Result<Self, Error> {
-        let pool = pool_of(options, size, options.node)?;
+        let pool = pool_of(options, size, options.node_set())?;
         let gate = Gate::new(Resource::Hugetlb(size))?;
         gate.check(len)?;
         let pages = len.pages_up(size).get();
@@ -95,13 +95,14 @@ impl<'a> Builder<'a> {
         })
     }
 
+    /// Continues with the pages of one node, or of all if `None`.
     pub fn go_to(&mut self, node: Option<Node>) -> Result<(), Error> {
-        self.pool = pool_of(self.options, self.pool.size(), node)?;
+        self.pool = pool_of(self.options, self.pool.size(), node.as_slice())?;
         Ok(())
     }
 
     fn machine_pool(&self) -> Result<Pool, Error> {
-        pool_of(self.options, self.pool.size(), None)
+        pool_of(self.options, self.pool.size(), &[])
     }
 
     fn map(&mut self) -> Result<Mapping, Error> {
@@ -136,21 +137,21 @@ impl<'a> Builder<'a> {
 
     fn check_room(&self, pages: u64, have: u64) -> Result<(), Error> {
         let missing = pages.saturating_sub(have);
-        let available = available_on(self.pool.node())?;
+        let available = available_on(&self.pool.nodes())?;
         let size = self.pool.size();
         if Pages::new(missing).checked_bytes(size).is_some_and(|missing| missing <= available) {
             return Ok(());
         }
         let had = Pages::new(have).checked_bytes(size).unwrap_or_default();
         let available = available.checked_add(had).unwrap_or(available);
-        Err(Error::TooLarge { asked: self.len, available })
+        Err(Error::too_large(self.len, available))
     }
 
     fn grown(&mut self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
         let pool = self.pool.clone();
         let missing = || Ok::<_, OsError>(pages.saturating_sub(pool.counts()?.available()));
         // Surplus pages cannot serve a wanted node, because the kernel chooses the node.
-        if pool.node().is_none() {
+        if !pool.is_part() {
             match lock.with_surplus(&pool, missing()?, || self.mapped(pages)) {
                 // The kernel lacks memory, has no surplus of this size, or refuses a higher limit.
                 Err(Error::Os(error)) if is_no_surplus(&error) => {}
@@ -163,11 +164,11 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// On one node, also promises all idle pages, because the end of `with_pages` frees unpromised
-    /// pages.
+    /// On chosen nodes, also promises all idle pages, because the end of `with_pages` frees
+    /// unpromised pages.
     fn mapped_beside_idle(&mut self, pages: u64) -> Result<Mapping, Error> {
         let mapping = self.mapped(pages).map_err(|error| self.short(pages, error))?;
-        if self.pool.node().is_some() {
+        if self.pool.is_part() {
             self.promise_idle()?;
         }
         Ok(mapping)
@@ -213,10 +214,11 @@ impl<'a> Builder<'a> {
     }
 
     fn bound(&self, mapping: Mapping) -> Result<Mapping, Error> {
-        match (self.options.node, self.pool.node()) {
-            (Some(node), _) => mapping.bind(node)?,
+        match (&self.options.nodes, self.pool.node()) {
+            (Some(_), Some(node)) => mapping.bind(&[node])?,
+            (Some(nodes), None) => mapping.bind(nodes)?,
             // If mbind fails, the touching thread still runs on the node.
-            (None, Some(node)) => _ = mapping.bind(node),
+            (None, Some(node)) => _ = mapping.bind(&[node]),
             (None, None) => {}
         }
         Ok(mapping)
@@ -245,9 +247,7 @@ impl<'a> Builder<'a> {
     /// the node's pages.
     fn in_words_of_node(&self, error: Error) -> Error {
         match (error, self.pool.counts()) {
-            (Error::Os(error), Ok(counts))
-                if self.pool.node().is_some() && found_no_page(&error) =>
-            {
+            (Error::Os(error), Ok(counts)) if self.pool.is_part() && found_no_page(&error) => {
                 let (size, wanted, got) = (self.pool.size().bytes(), self.pages, counts.free);
                 let how_to = "others took pages of the node meanwhile; try again".to_owned();
                 Error::PoolShort { size, wanted, got, path: self.pool.path(), how_to }
@@ -303,12 +303,13 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn pool_of(options: &Options, size: PageSize, node: Option<Node>) -> Result<Pool, Error> {
+/// Returns the pool of `nodes`, or the whole pool if these are all nodes or none.
+fn pool_of(options: &Options, size: PageSize, nodes: &[Node]) -> Result<Pool, Error> {
     let no_such = || Error::NoSuchSize { size, listed: sizes() };
     let pool = Pool::below(&options.place.pools, size).ok_or_else(no_such)?;
-    match node.filter(|_| numa::online().len() > 1) {
-        Some(node) => pool.on_node(&options.place.nodes, node)?.ok_or_else(no_such),
-        None => Ok(pool),
+    match numa::are_a_part(nodes) {
+        true => pool.on_nodes(&options.place.nodes, nodes)?.ok_or_else(no_such),
+        false => Ok(pool),
     }
 }
 

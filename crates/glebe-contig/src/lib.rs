@@ -31,6 +31,7 @@ mod blocks;
 mod bricks;
 mod certificate;
 mod choose;
+mod elsewhere;
 mod error;
 mod explain;
 mod hold;
@@ -46,7 +47,7 @@ mod resize;
 mod runs;
 mod window;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::Mapping;
@@ -193,6 +194,8 @@ pub struct Contig {
     tried: Option<String>,
     why_not_better: Vec<String>,
     why_not_pinned: Option<String>,
+    /// Nodes of pages that cannot move to another node, once the kernel told them.
+    nodes: OnceLock<Vec<(Extent, Node)>>,
 }
 
 impl Contig {
@@ -223,6 +226,7 @@ impl Contig {
             tried: None,
             why_not_better: Vec::new(),
             why_not_pinned: None,
+            nodes: OnceLock::new(),
         }
     }
 
@@ -402,6 +406,7 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 pub mod internal {
     pub use crate::bricks::{bricks, cut, punch, recast};
     pub use crate::certificate::locate;
+    pub use crate::explain::explain_on;
     pub use crate::nodes::joined_nodes;
     pub use crate::options::{chosen_for_runs, options_for_more};
     pub use crate::pool::Keeping;

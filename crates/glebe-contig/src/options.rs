@@ -1,5 +1,6 @@
 //! [`Options`] describes the wanted memory.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,7 +75,8 @@ pub struct Options {
     pub(super) began: Option<Instant>,
     pub(super) any_order: bool,
     pub(super) for_runs: bool,
-    pub(super) node: Option<Node>,
+    /// Nodes in ascending order.
+    pub(super) nodes: Option<Vec<Node>>,
     pub(super) preferred_node: Option<Node>,
     pub(super) pin: Option<bool>,
     pub(super) dma_heap: Option<PathBuf>,
@@ -113,15 +115,24 @@ impl Options {
     /// Uses only pages of this NUMA node. A search needs a processor of the node that the caller
     /// may use.
     pub fn node(self, node: Node) -> Self {
-        Self { node: Some(node), ..self }
+        self.nodes([node])
+    }
+
+    /// Uses only pages of these NUMA nodes. The kernel takes pages from the node of the thread that
+    /// populates them first, and from the others in the order of their distance. If a hugetlb pool
+    /// grows, the first node of the set grows first. [`Error::NoNodes`](super::Error::NoNodes) if
+    /// the set is empty.
+    pub fn nodes(self, nodes: impl IntoIterator<Item = Node>) -> Self {
+        let nodes: BTreeSet<Node> = nodes.into_iter().collect();
+        Self { nodes: Some(nodes.into_iter().collect()), ..self }
     }
 
     /// Uses only pages of this NUMA node if it has enough, and otherwise pages of any node, also if
     /// a container denies the choice. [`Contig::why_not_better`](super::Contig::why_not_better)
     /// then says why, and [`Contig::nodes`](super::Contig::nodes) which nodes gave pages. The node
     /// comes before the source: base pages of the node before huge pages of another one. Each of
-    /// the two attempts has the whole time of a search. [`Options::node`] overrides this wish, and
-    /// neither has an effect on a dma-heap.
+    /// the two attempts has the whole time of a search. [`Options::node`] and
+    /// [`Options::nodes`] override this wish. None of them has an effect on a dma-heap.
     pub fn prefer_node(self, node: Node) -> Self {
         Self { preferred_node: Some(node), ..self }
     }
@@ -215,6 +226,11 @@ impl Options {
     /// aligned to its length, if the pool has such pages.
     pub fn bricks_of(self, each: PageSize) -> Self {
         Self { bricks: Some(each), source: self.source.or(Some(Source::HUGETLB_2M)), ..self }
+    }
+
+    /// Returns the nodes that the pages must be of; none if any node will do.
+    pub(super) fn node_set(&self) -> &[Node] {
+        self.nodes.as_deref().unwrap_or_default()
     }
 
     pub(super) fn is_of_files(&self) -> bool {

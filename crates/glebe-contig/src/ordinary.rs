@@ -51,7 +51,9 @@ pub(super) fn transparent(options: &Options, len: Bytes) -> Result<Contig, Error
     let mut notes = Vec::new();
     // Before Linux 6.7, or without its pagemap, a process cannot count huge pages.
     let in_huge = match huge_bytes() {
-        Ok(bytes) if bytes == Bytes::ZERO => return Err(Error::NotHuge { huge: bytes, len }),
+        Ok(bytes) if bytes == Bytes::ZERO => {
+            return Err(Error::NotHuge { huge: bytes, len, elsewhere: None })
+        }
         Ok(bytes) => {
             if bytes < len {
                 notes.push(format!("{bytes} of {len} are in transparent huge pages"));
@@ -75,7 +77,7 @@ fn filled(
     align: PageSize,
     prepare: impl FnOnce(&Mapping) -> Result<(), OsError>,
 ) -> Result<Mapping, Error> {
-    let gate = Gate::new(Resource::Memory)?.on(options.node);
+    let gate = Gate::new(Resource::Memory)?.on(options.node_set());
     gate.check(len)?;
     let mapping = if options.mappable {
         Mapping::shared(
@@ -86,8 +88,8 @@ fn filled(
     } else {
         Mapping::aligned(len, align, Visibility::PRIVATE)?
     };
-    if let Some(node) = options.node {
-        mapping.bind(node)?;
+    if let Some(nodes) = &options.nodes {
+        mapping.bind(nodes)?;
     }
     prepare(&mapping)?;
     let (order, until) = (Order::Any, options.deadline());

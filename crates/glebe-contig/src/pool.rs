@@ -124,8 +124,30 @@ impl PoolLock {
     }
 
     /// Adds up to `more` pages, makes surplus pages persistent, and runs `body` with the number
-    /// added. Lowers the page count again after `body`.
+    /// added. Lowers the page count again after `body`. Of several nodes, the first grows first.
     pub(super) fn with_pages<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        more: u64,
+        body: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.with_pages_of(&pool.parts(), (0, more), Box::new(body))
+    }
+
+    /// Adds up to `missing` pages after `came` of other nodes.
+    fn with_pages_of<T, E: From<OsError>>(
+        &self,
+        parts: &[Pool],
+        (came, missing): (u64, u64),
+        body: Box<dyn FnOnce(u64) -> Result<T, E> + '_>,
+    ) -> Result<T, E> {
+        let Some((first, others)) = parts.split_first() else { return body(came) };
+        self.with_pages_of_one(first, missing, |here| {
+            self.with_pages_of(others, (came + here, missing.saturating_sub(here)), body)
+        })
+    }
+
+    fn with_pages_of_one<T, E: From<OsError>>(
         &self,
         pool: &Pool,
         more: u64,
@@ -236,7 +258,8 @@ impl PoolLock {
         // ones.
         for window in windows.iter().rev() {
             let Some(pool) = Pool::find(&self.place.pools, window.size)? else { continue };
-            let part = window.node.map(|node| pool.on_node(&self.place.nodes, node)).transpose()?;
+            let of_node = |node| pool.on_nodes(&self.place.nodes, &[node]);
+            let part = window.node.map(of_node).transpose()?;
             let Some(pool) = part.unwrap_or(Some(pool)) else { continue };
             let made = lower(&pool, *window)?;
             let (size, what) = (window.size.bytes(), window.counter.as_str());

@@ -28,18 +28,23 @@ pub(super) fn machine_available() -> Result<Bytes, Error> {
     Ok(meminfo::available()?.saturating_sub(MACHINE_MARGIN))
 }
 
-pub(super) fn available_on(node: Option<Node>) -> Result<Bytes, Error> {
-    match node.filter(|_| numa::online().len() > 1) {
-        Some(node) => Ok(node_memory::of(node)?.available.saturating_sub(MACHINE_MARGIN)),
-        None => machine_available(),
+/// Returns the available bytes of `nodes`, or of the machine if the set is empty.
+pub(super) fn available_on(nodes: &[Node]) -> Result<Bytes, Error> {
+    if !numa::are_a_part(nodes) {
+        return machine_available();
     }
+    let mut all = Bytes::ZERO;
+    for node in nodes {
+        all = all + node_memory::of(*node)?.available;
+    }
+    Ok(all.saturating_sub(MACHINE_MARGIN))
 }
 
 pub(super) struct Gate {
     limits: Limits,
     /// True for ordinary memory, false for a hugetlb pool.
     ordinary: bool,
-    node: Option<Node>,
+    nodes: Vec<Node>,
     under_way: MappedWord,
     turn: RwLock<()>,
 }
@@ -49,14 +54,14 @@ impl Gate {
         Ok(Self {
             limits: Limits::find(Path::new("/"), resource)?,
             ordinary: resource == Resource::Memory,
-            node: None,
+            nodes: Vec::new(),
             under_way: MappedWord::new(0),
             turn: RwLock::new(()),
         })
     }
 
-    pub fn on(self, node: Option<Node>) -> Self {
-        Self { node, ..self }
+    pub fn on(self, nodes: &[Node]) -> Self {
+        Self { nodes: nodes.to_vec(), ..self }
     }
 
     pub fn check(&self, asked: Bytes) -> Result<(), Error> {
@@ -69,9 +74,9 @@ impl Gate {
             }
         }
         if self.ordinary {
-            let available = available_on(self.node)?;
+            let available = available_on(&self.nodes)?;
             if asked > available {
-                return Err(Error::TooLarge { asked, available });
+                return Err(Error::too_large(asked, available));
             }
         }
         Ok(())

@@ -67,7 +67,7 @@ fn grow_in(place: &Place, size: PageSize, pages: u64, dry_run: bool) -> Result<P
     let available = machine_available()?;
     let asked = Pages::new(pages).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
     if asked > available {
-        return Err(Error::TooLarge { asked, available });
+        return Err(Error::too_large(asked, available));
     }
     let lock = PoolLock::of(place, PoolLock::PATIENCE)?;
     let (counts, got) = lock.keep_pages(&pool, pages)?;

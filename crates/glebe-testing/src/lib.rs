@@ -23,5 +23,7 @@ pub mod stressed;
 pub mod time;
 pub mod tools;
 pub mod turn;
+mod two_nodes;
 
 pub use scratch::Scratch;
+pub use two_nodes::two_nodes;

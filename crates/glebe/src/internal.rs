@@ -8,8 +8,10 @@ use crate::reserve::ReserveError;
 
 pub use crate::reclaim::gauge::{Free, Gauge, Reading};
 pub use crate::reclaim::plan::{plan, PartStats, Targets};
+pub use crate::reserve::by_node::{node_lines, with_node_family, with_node_members, NodeBytes};
 pub use crate::reserve::closed::{ClosedBlock, LostPages};
-pub use crate::reserve::options::with_writers;
+pub use crate::reserve::near::NodeTeller;
+pub use crate::reserve::options::{with_nodes, with_writers};
 pub use crate::swap::options::without_moves;
 pub use crate::swap::raw::{key_from_raw, key_to_raw, object_len};
 pub use glebe_os::internal::*;

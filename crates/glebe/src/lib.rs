@@ -1,7 +1,6 @@
+//! [book]: ../../../docs/README.md
 //! [c]: ../../../docs/c.md
 //! [changes]: ../../../CHANGELOG.md
-//! [demo]: ../../../docs/demo.svg
-//! [design]: ../../../docs/design.md
 //! [gpu]: ../../../docs/gpu.md
 //! [huge]: ../../../docs/huge-pages.md
 //! [malloc]: ../../../docs/malloc.md
@@ -9,6 +8,7 @@
 //! [reclaim]: ../../../docs/reclaim.md
 //! [results]: ../../../bench/results/README.md
 //! [serve]: ../../../docs/serve.md
+//! [start]: ../../../docs/start/README.md
 //! [swap]: ../../../docs/swap.md
 //!
 #![doc = include_str!("../README.md")]

@@ -216,6 +216,7 @@ fn what_may_grow_and_shrink_stays_with_the_parent() {
             refused(reserve.grow(LEN)),
             refused(reserve.shrink(LEN)),
             refused(reserve.certificate()),
+            refused(reserve.nodes()),
             refused(reserve.verify()),
             refused(reserve.locate(Bytes::ZERO)),
             reserve.len().bytes(page_size()) == LEN,

@@ -5,17 +5,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use glebe::internal::with_writers;
+use glebe::page_size;
 use glebe::reserve::{LentObjectPool, OnRecall, Request, Reserve, Writers};
-use glebe::units::{Bytes, Pages};
+use glebe::units::Pages;
 use glebe::zpool::{Codec, Error, Handle};
 use glebe_testing::time::is_long;
 
-const LEN: Bytes = Bytes::mib(8);
+const LEN: Pages = Pages::new(2048);
 const OBJECTS: usize = 512;
 const ROUNDS: u64 = 20_000;
 
+/// Returns how many times as long as 4 KiB a page is.
+fn scale() -> u64 {
+    page_size().bytes().get() >> 12
+}
+
 fn bytes_of(seed: u64) -> Vec<u8> {
-    let words = 20 + (seed.wrapping_mul(0x9e37_79b9) >> 7) as usize % 230;
+    let words = (20 + (seed.wrapping_mul(0x9e37_79b9) >> 7) as usize % 230) * scale() as usize;
     let word = |at: usize| (seed ^ (at as u64) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..words).flat_map(|at| [word(at & !3).to_le_bytes(), seed.to_le_bytes()]).flatten().collect()
 }
@@ -24,7 +30,7 @@ fn work(pool: &LentObjectPool, thread: u64, found: &AtomicU64, lost: &AtomicU64)
     let mut mine: Vec<Option<(Handle, u64)>> = vec![None; OBJECTS];
     let mut buf = vec![0; 1 << 16];
     let mut state = thread + 1;
-    for round in 0..if is_long() { 2 * ROUNDS } else { ROUNDS } {
+    for round in 0..if is_long() { 2 * ROUNDS } else { ROUNDS } / scale() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let slot = (state >> 33) as usize % OBJECTS;
         let Some((handle, seed)) = mine[slot] else {
@@ -57,8 +63,8 @@ fn work(pool: &LentObjectPool, thread: u64, found: &AtomicU64, lost: &AtomicU64)
 }
 
 fn run(writers: Writers, codec: Codec, on_recall: OnRecall) {
-    let reserve = with_writers(Reserve::options(), writers).build(LEN).unwrap();
-    let options = reserve.object_pool().staging(Bytes::new(1)).codec(codec);
+    let reserve = with_writers(Reserve::options(), writers).build(LEN.bytes(page_size())).unwrap();
+    let options = reserve.object_pool().staging(Pages::new(1).bytes(page_size())).codec(codec);
     let pool = options.on_recall(on_recall).build().unwrap();
     let (found, lost, end) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {

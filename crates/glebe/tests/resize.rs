@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, HeldBy, Options, Source};
+use glebe::extent::Extent;
 use glebe::internal::with_writers;
 use glebe::page_size;
 use glebe::reserve::{Block, Put, Request, Reserve, ReserveError, Writers};
@@ -267,6 +268,25 @@ fn pages_of_a_pool_come_for_it_and_go_with_it() {
 }
 
 #[test]
+fn what_is_present_has_gaps_after_a_shrink() {
+    let reserve = reserve(Bytes::mib(16), Bytes::mib(8));
+    let whole = |mib| [Extent::new(0, pages(Bytes::mib(mib))).unwrap()];
+    let granule = pages(GRANULE);
+    assert_eq!(reserve.present().unwrap(), whole(8));
+    let below = reserve.alloc(any(granule)).unwrap();
+    let middle = reserve.alloc(any(granule)).unwrap();
+    let above = reserve.alloc(any(granule)).unwrap();
+    let last = reserve.alloc(any(granule)).unwrap();
+    drop((below, above));
+    reserve.shrink(Bytes::mib(4)).unwrap();
+    assert_eq!(reserve.present().unwrap(), [middle.extent(), last.extent()]);
+    reserve.grow(Bytes::mib(12)).unwrap();
+    assert_eq!(reserve.present().unwrap(), whole(16));
+    let fixed = Reserve::options().memory(plain()).build(Bytes::mib(4)).unwrap();
+    assert_eq!(fixed.present().unwrap(), whole(4));
+}
+
+#[test]
 fn runs_are_those_of_the_memory_that_is_there() {
     let reserve = reserve(Bytes::mib(16), Bytes::mib(4));
     reserve.grow(Bytes::mib(8)).unwrap();
@@ -277,6 +297,9 @@ fn runs_are_those_of_the_memory_that_is_there() {
     let on_nodes: u64 = certificate.nodes.iter().map(|(pages, _)| pages.len()).sum();
     // A container may deny the question.
     assert!(on_nodes == reserve.len().get() || on_nodes == 0, "{:?}", certificate.nodes);
+    assert!(
+        reserve.nodes().is_err() && on_nodes == 0 || reserve.nodes().unwrap() == certificate.nodes
+    );
     if certificate.runs.is_empty() {
         println!("skipped: frames are hidden");
         return;

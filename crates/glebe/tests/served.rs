@@ -9,13 +9,16 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use glebe::contig::{Contig, Source};
+use glebe::contig::{Contig, Node, Source};
 use glebe::error::OsError;
+use glebe::extent::Extent;
+use glebe::internal::sys::machine::numa;
+use glebe::internal::{node_lines, with_node_members, with_nodes, NodeBytes, NodeTeller};
 use glebe::reserve::served::{self, Form, Served};
 use glebe::reserve::{Reserve, ReserveError};
 use glebe::units::Bytes;
 use glebe_testing::time::wait_until;
-use glebe_testing::Scratch;
+use glebe_testing::{openmetrics, Scratch};
 
 fn reserve() -> Reserve {
     let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
@@ -36,6 +39,40 @@ fn ask(path: &Path, request: &[u8]) -> String {
     answer
 }
 
+/// Tells that the second half of memory is on node 3.
+fn halves(contig: &Contig) -> Result<Vec<(Extent, Node)>, OsError> {
+    let half = contig.len().pages_down(glebe::page_size()).get() / 2;
+    let on = |start, node| (Extent::new(start, half).unwrap(), Node(node));
+    Ok(vec![on(0, 0), on(half, 3)])
+}
+
+#[test]
+fn the_bytes_on_each_of_several_nodes_are_served() {
+    let scratch = Scratch::new("nodes");
+    let machine = || vec![Node(0), Node(1), Node(3)];
+    let teller = NodeTeller { machine, pages: halves, here: || Some(Node(0)) };
+    let options = Reserve::options().memory(Contig::options().source(Source::Plain));
+    let reserve = with_nodes(options, teller).build(Bytes::mib(4)).unwrap();
+    reserve.serve_stats_in(scratch.path()).unwrap();
+    let one = only(scratch.path());
+    let text = one.read(Form::Text).unwrap().unwrap();
+    let lines: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("node_")?.split_once("_bytes"))
+        .map(|(node, rest)| (node, rest.split_whitespace().next().unwrap()))
+        .collect();
+    assert_eq!(lines, [("0", "2097152"), ("1", "0"), ("3", "2097152")]);
+    let json = one.read(Form::Json).unwrap().unwrap();
+    let end = ", \"node_0_bytes\": 2097152, \"node_1_bytes\": 0, \"node_3_bytes\": 2097152 }";
+    assert!(json.ends_with(end), "{json}");
+    let families = openmetrics::parse(&one.read(Form::OpenMetrics).unwrap().unwrap()).unwrap();
+    let family = families.iter().find(|of| of.name == "glebe_reserve_node_bytes").unwrap();
+    let of = |sample: &openmetrics::Sample| (sample.labels["node"].clone(), sample.value);
+    let samples: Vec<(String, f64)> = family.samples.iter().map(of).collect();
+    let wanted = [("0", 2097152.0), ("1", 0.0), ("3", 2097152.0)];
+    assert_eq!(samples, wanted.map(|(node, bytes)| (node.to_owned(), bytes)));
+}
+
 #[test]
 fn each_form_is_served_until_the_reserve_is_dropped() {
     let scratch = Scratch::new("forms");
@@ -49,11 +86,25 @@ fn each_form_is_served_until_the_reserve_is_dropped() {
     let one = only(&dir);
     assert_eq!((one.path(), one.pid()), (&*path, std::process::id()));
     let stats = reserve.stats();
-    assert_eq!(one.read(Form::Text).unwrap().unwrap(), stats.to_string());
-    assert_eq!(one.read(Form::Json).unwrap().unwrap(), stats.to_json());
+    let nodes = NodeBytes::new().of(&reserve);
+    let text = stats.to_string() + &node_lines(&nodes);
+    assert_eq!(one.read(Form::Text).unwrap().unwrap(), text);
+    assert_eq!(one.read(Form::Json).unwrap().unwrap(), with_node_members(stats.to_json(), &nodes));
     let labels = format!("{{pid=\"{}\",reserve=\"{}\"}}", one.pid(), one.number());
     let metrics = one.read(Form::OpenMetrics).unwrap().unwrap();
     assert!(metrics.contains(&format!("glebe_reserve_stored_bytes_total{labels} 0\n")));
+    assert_eq!(metrics.matches("\nglebe_reserve_node_bytes{pid=").count(), nodes.len());
+    let all = numa::with_memory();
+    if nodes.is_empty() && all.len() > 1 {
+        println!("skipped: the kernel does not tell the nodes");
+    } else if all.len() > 1 {
+        let told: Vec<_> = nodes.iter().map(|(node, _)| *node).collect();
+        assert_eq!(told, all);
+        let sum: u64 = nodes.iter().map(|(_, bytes)| bytes.get()).sum();
+        assert_eq!(sum, reserve.len().bytes(glebe::page_size()).get());
+    } else {
+        assert_eq!(nodes, []);
+    }
 
     let other = self::reserve();
     other.serve_stats_in(&dir).unwrap();

@@ -62,8 +62,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn kib(count: u64) -> Bytes {
-    Bytes::new(count << 10)
+/// Returns the length of `count` quarters of a page.
+fn quarters(count: u64) -> Bytes {
+    Bytes::new(count * page() as u64 / 4)
 }
 
 struct Beside {
@@ -77,10 +78,10 @@ struct Beside {
 
 impl Beside {
     fn new(has_file: bool) -> Self {
-        let reserve = Reserve::new(Bytes::mib(2)).unwrap();
+        let reserve = Reserve::new(quarters(2048)).unwrap();
         let cache = SwapCache::on(&reserve).unwrap();
         let area = match has_file {
-            true => cache.area(Pages::new(PAGES), &std::env::temp_dir(), Bytes::mib(8)),
+            true => cache.area(Pages::new(PAGES), &std::env::temp_dir(), quarters(8192)),
             false => cache.area_without_file(Pages::new(PAGES)),
         };
         let (area, known) = (area.unwrap(), HashMap::new());
@@ -138,9 +139,9 @@ impl Beside {
                 assert_eq!(dropped, Pages::new(self.known.len() as u64));
                 self.known.clear();
             }
-            Step::WriteBack(bytes) => self.set(self.area.set_write_back(kib(bytes))),
-            Step::PutBack(bytes) => self.set(self.area.set_put_back(kib(bytes))),
-            Step::Clean(bytes) => drop(self.area.clean(kib(bytes)).unwrap()),
+            Step::WriteBack(count) => self.set(self.area.set_write_back(quarters(count))),
+            Step::PutBack(count) => self.set(self.area.set_put_back(quarters(count))),
+            Step::Clean(count) => drop(self.area.clean(quarters(count)).unwrap()),
             Step::Recall(pages) => {
                 if let Ok(mut block) = self.reserve.try_alloc(Pages::new(pages)) {
                     block.bytes_mut().unwrap().fill(0xee);

@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use glebe::internal::sync::{MappedWord, Ordering};
+use glebe::internal::sync::Ordering;
 use glebe::internal::sys::processes::time_slice;
 use glebe::internal::ClosedBlock;
 use glebe::reserve::Reserve;
@@ -16,8 +16,6 @@ use crate::keeper::{self, Kept};
 use crate::listening::Listening;
 use crate::server::Server;
 use crate::settings::Settings;
-use crate::stats::Counts;
-use crate::stock::Stock;
 use crate::store;
 use crate::Failure;
 
@@ -75,21 +73,11 @@ impl Daemon {
             );
         }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let kept = Arc::new(Kept {
-            stock: Mutex::new(Stock::default()),
-            filling: Mutex::new(()),
-            // Caches need the rest.
-            target: (settings.zeroed.get().div_ceil(brick.get())).min(len.get() / brick.get() / 2)
-                as usize,
-            returning: MappedWord::new(0),
-            is_ending: MappedWord::new(0),
-            counts: Counts::new(),
-            making: MappedWord::new(0),
-            placed: MappedWord::new(0),
-            lost: MappedWord::new(0),
-            growth: Growth::new(len, settings.grow, settings.idle),
-            brick,
-        });
+        let growth = Growth::new(len, settings.grow, settings.idle);
+        // Caches need the rest.
+        let target = settings.zeroed.get().div_ceil(brick.get()).min(len.get() / brick.get() / 2);
+        let kept = Kept { target: target as usize, ..Kept::of_growth(growth, brick) };
+        let kept = Arc::new(kept);
         let mut daemon = Self {
             listening: Arc::clone(&listening),
             kept: Arc::clone(&kept),

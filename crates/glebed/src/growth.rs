@@ -33,25 +33,38 @@ pub(crate) struct Growth {
     idle: Duration,
     /// Bytes that the grower adds now.
     pub(crate) asked: MappedWord,
-    rests_until: Mutex<Option<Instant>>,
+    refused: Mutex<Option<Refused>>,
+}
+
+/// The last attempt to add memory, if it failed.
+#[derive(Debug)]
+struct Refused {
+    at: Instant,
+    why: String,
 }
 
 impl Growth {
     pub(crate) fn new(base: Bytes, most: Bytes, idle: Duration) -> Self {
-        Self { base, most, idle, asked: MappedWord::new(0), rests_until: Mutex::new(None) }
+        Self { base, most, idle, asked: MappedWord::new(0), refused: Mutex::new(None) }
     }
 
-    fn rests_until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.rests_until.lock().unwrap_or_else(PoisonError::into_inner)
+    fn refused(&self) -> MutexGuard<'_, Option<Refused>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns why an attempt failed, for the time without another one.
+    pub(crate) fn resting(&self) -> Option<String> {
+        let refused = self.refused();
+        let Refused { at, why } = refused.as_ref()?;
+        let left = REST.checked_sub(at.elapsed()).filter(|left| !left.is_zero())?.as_secs() + 1;
+        Some(format!("no memory could be added, a request after {left} s tries again: {why}"))
     }
 
     /// Returns the bytes that may be added now.
     pub(crate) fn left(&self, grown: Bytes) -> Bytes {
-        let rests = self.rests_until().is_some_and(|until| Instant::now() < until);
-        if rests {
-            Bytes::ZERO
-        } else {
-            self.most.saturating_sub(grown)
+        match self.resting() {
+            Some(_) => Bytes::ZERO,
+            None => self.most.saturating_sub(grown),
         }
     }
 }
@@ -90,6 +103,8 @@ struct Repair {
     step: u64,
     rest: Duration,
     next: Instant,
+    /// Pages lost since the last attempt.
+    fresh: u64,
 }
 
 /// Work for the grower.
@@ -106,19 +121,23 @@ pub(crate) fn run(reserve: &Reserve, kept: &Kept, tasks: &Receiver<Task>) {
         eprintln!("glebed: no memory is added for leases, because its room is unknown: {error}");
         None
     });
-    let mut repair = Repair { step: u64::MAX, rest: LOOK, next: Instant::now() };
+    let mut repair = Repair { step: u64::MAX, rest: LOOK, next: Instant::now(), fresh: 0 };
     let mut unused = Unused::new();
     loop {
         match tasks.recv_timeout(LOOK.min(growth.idle / 4).max(LOOK_MIN)) {
             Ok(Task::Lose(mut lost)) => {
-                let count = lost.leave().get();
-                kept.counts.add(Counter::Lost, count);
+                // Counted before they leave, so that no request misses them in between.
+                let count = lost.count().get();
                 kept.lost.fetch_add(count, Ordering::AcqRel);
-                repair.hurry();
+                let left = lost.leave().get();
+                kept.lost.fetch_sub(count - left.min(count), Ordering::AcqRel);
+                kept.counts.add(Counter::Lost, left);
+                repair.hurry(count);
             }
             Ok(Task::Add(bytes)) => {
-                let is_had = reclaimer.as_ref().is_some_and(|it| add(reserve, kept, it, bytes));
-                *growth.rests_until() = (!is_had).then(|| Instant::now() + REST);
+                let added = reclaimer.as_ref().map(|it| add(reserve, kept, it, bytes));
+                let added = added.unwrap_or_else(|| Err("its room is unknown".to_owned()));
+                *growth.refused() = added.err().map(|why| Refused { at: Instant::now(), why });
                 growth.asked.store(0, Ordering::Release);
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -140,17 +159,19 @@ fn reclaimer(reserve: &Reserve, base: Bytes) -> Result<Reclaimer, ReclaimError> 
     Ok(reclaimer)
 }
 
-/// Returns false if memory is short, or the kernel finds no pages.
-fn add(reserve: &Reserve, kept: &Kept, reclaimer: &Reclaimer, bytes: Bytes) -> bool {
-    if reclaimer.poll().is_err() {
-        return false;
-    }
+/// Returns why there is no memory: the machine is short of it, or the kernel finds no pages.
+fn add(reserve: &Reserve, kept: &Kept, reclaimer: &Reclaimer, bytes: Bytes) -> Result<(), String> {
+    reclaimer.poll().map_err(|error| error.to_string())?;
     let (seen, more) = (reclaimer.stats(), bytes.pages_up(glebe::page_size()));
     // A reclaimer would take back what leaves less.
-    let least = seen.margin.get() + seen.margin.get() / 2 + more.get();
-    let is_had = seen.room.get() >= least && reserve.grow(bytes).is_ok();
-    kept.counts.add(Counter::Added, if is_had { more.get() } else { 0 });
-    is_had
+    let least = Pages::new(seen.margin.get() + seen.margin.get() / 2 + more.get());
+    if seen.room < least {
+        let [room, least] = [seen.room, least].map(|pages| pages.bytes(glebe::page_size()));
+        return Err(format!("the machine has {room} available, and {least} are needed"));
+    }
+    reserve.grow(bytes).map_err(|error| error.to_string())?;
+    kept.counts.add(Counter::Added, more.get());
+    Ok(())
 }
 
 fn give_back(reserve: &Reserve, kept: &Kept, spare: Bytes) {
@@ -173,7 +194,8 @@ fn give_back(reserve: &Reserve, kept: &Kept, spare: Bytes) {
 
 impl Repair {
     /// Tries again soon, because the cause of earlier failures may be gone.
-    fn hurry(&mut self) {
+    fn hurry(&mut self, lost: u64) {
+        self.fresh += lost;
         self.rest = LOOK;
         self.next = self.next.min(Instant::now() + LOOK);
     }
@@ -194,6 +216,8 @@ impl Repair {
                 self.step = (step / 2).max(brick);
                 self.rest = (self.rest * 2).min(REST_MAX);
             }
+            let fresh = Pages::new(std::mem::take(&mut self.fresh));
+            kept.under_way(fresh.bytes(glebe::page_size()).get(), false);
             self.next = Instant::now() + self.rest;
         }
     }
@@ -219,9 +243,38 @@ mod tests {
         let growth = Growth::new(Bytes::mib(8), Bytes::mib(6), Duration::ZERO);
         assert_eq!(growth.left(Bytes::mib(2)), Bytes::mib(4));
         assert_eq!(growth.left(Bytes::mib(7)), Bytes::ZERO);
-        *growth.rests_until() = Some(Instant::now() + REST);
+        let refused = |at| *growth.refused() = Some(Refused { at, why: "no pages".to_owned() });
+        refused(Instant::now());
         assert_eq!(growth.left(Bytes::ZERO), Bytes::ZERO);
-        *growth.rests_until() = Some(Instant::now());
+        let why = growth.resting().unwrap();
+        assert!(
+            why.starts_with("no memory could be added, ") && why.ends_with(": no pages"),
+            "{why}"
+        );
+        refused(Instant::now() - REST);
+        assert!(growth.resting().is_none());
         assert_eq!(growth.left(Bytes::ZERO), Bytes::mib(6));
+    }
+
+    #[test]
+    fn lost_pages_are_under_way_until_an_attempt_to_replace_them() {
+        use glebe::contig::{Contig, Source};
+        let memory = Contig::options().source(Source::Plain);
+        let options = Reserve::options().memory(memory).room(Bytes::mib(6));
+        let reserve = options.build(Bytes::mib(4)).unwrap();
+        let kept = Kept::of_growth(Growth::new(Bytes::mib(6), Bytes::ZERO, REST), Bytes::mib(2));
+        let mut repair = Repair { step: u64::MAX, rest: REST, next: Instant::now(), fresh: 0 };
+        let pages = Bytes::mib(2).pages_down(glebe::page_size());
+        for (lost_after, len) in [(0, 6), (pages.get(), 6)] {
+            kept.under_way(Bytes::mib(2).get(), true);
+            kept.lost.fetch_add(pages.get(), Ordering::AcqRel);
+            repair.hurry(pages.get());
+            repair.next = Instant::now();
+            repair.look(&reserve, &kept);
+            assert_eq!(kept.lost.load(Ordering::Acquire), lost_after);
+            assert_eq!(kept.returning.load(Ordering::Acquire), 0);
+            assert_eq!(reserve.len().bytes(glebe::page_size()), Bytes::mib(len));
+        }
+        assert_eq!(repair.rest, LOOK * 2, "a failed attempt doubles the rest");
     }
 }

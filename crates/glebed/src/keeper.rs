@@ -34,7 +34,7 @@ pub(crate) struct Kept {
     pub(crate) placed: MappedWord,
     /// Pages that left the reserve and shall be replaced.
     pub(crate) lost: MappedWord,
-    /// Bytes on the way back from clients.
+    /// Bytes on the way back from clients, and lost bytes until an attempt to replace them.
     pub(crate) returning: MappedWord,
     pub(crate) is_ending: MappedWord,
     pub(crate) counts: Counts,
@@ -43,11 +43,29 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// Returns the state of a daemon without leases, which zeroes nothing ahead.
+    pub(crate) fn of_growth(growth: Growth, brick: Bytes) -> Self {
+        let none = || MappedWord::new(0);
+        Self {
+            stock: Mutex::new(Stock::default()),
+            filling: Mutex::new(()),
+            target: 0,
+            making: none(),
+            placed: none(),
+            lost: none(),
+            returning: none(),
+            is_ending: none(),
+            counts: Counts::new(),
+            growth,
+            brick,
+        }
+    }
+
     pub(crate) fn filling(&self) -> MutexGuard<'_, ()> {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts bytes on the way back, until they are `added` no more.
+    /// Adds to the bytes on the way back, or subtracts from them.
     pub(crate) fn under_way(&self, bytes: u64, added: bool) {
         match added {
             true => self.returning.fetch_add(bytes, Ordering::AcqRel),
@@ -99,11 +117,12 @@ pub(crate) fn take_back_now(kept: &Kept, mut blocks: Vec<ClosedBlock>, grower: &
 fn take_back(kept: &Kept, blocks: Vec<ClosedBlock>, grower: &Sender<Task>) {
     let pages: u64 = blocks.iter().map(|block| block.pages().get()).sum();
     let lost = ClosedBlock::reopen(blocks);
-    kept.counts.add(Counter::Renewed, pages - lost.count().get());
-    if lost.count() > Pages::ZERO {
-        let _ = grower.send(Task::Lose(lost));
-    }
-    kept.under_way(Pages::new(pages).bytes(glebe::page_size()).get(), false);
+    let (count, base) = (lost.count(), glebe::page_size());
+    kept.counts.add(Counter::Renewed, pages - count.get());
+    // The grower counts lost pages as under way until it has tried to replace them.
+    let is_passed = count > Pages::ZERO && grower.send(Task::Lose(lost)).is_ok();
+    let here = pages - if is_passed { count.get() } else { 0 };
+    kept.under_way(Pages::new(here).bytes(base).get(), false);
 }
 
 /// Adds a brick to the stock. Returns when to look again; `None` if the stock is full.

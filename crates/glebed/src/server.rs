@@ -22,7 +22,7 @@ use glebe::internal::stats::Histogram;
 use glebe::internal::sync::Ordering;
 use glebe::internal::sys::machine::numa;
 use glebe::internal::sys::memory::pagemap::frames_visible;
-use glebe::internal::ClosedBlock;
+use glebe::internal::{ClosedBlock, NodeBytes};
 use glebe::reserve::{Reserve, ReserveError};
 use glebe::units::{Bytes, Pages};
 use glebe_lease::socket::Packets;
@@ -93,6 +93,7 @@ struct Refusal {
 
 pub(crate) struct Server {
     reserve: Reserve,
+    on_nodes: NodeBytes,
     settings: Settings,
     kept: Arc<Kept>,
     ended: Sender<Vec<ClosedBlock>>,
@@ -147,9 +148,13 @@ impl Server {
         epoll::add(&poll, listener.as_fd(), EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&poll, wake.as_fd(), EventData::new_u64(WAKE), EventFlags::IN)?;
         let brick = ClosedBlock::brick(reserve)?.bytes(glebe::page_size());
-        let nodes = settings.node.map_or_else(numa::with_memory, |node| vec![node]);
+        let nodes = match &settings.nodes[..] {
+            [] => numa::with_memory(),
+            nodes => nodes.to_vec(),
+        };
         Ok(Self {
             reserve: reserve.clone(),
+            on_nodes: NodeBytes::new(),
             users: Users::new(settings.quota),
             pulse: settings.pulse.map(|_| Instant::now()),
             settings,

@@ -59,8 +59,8 @@ pub struct Settings {
     /// Most descriptors that the service manager stores, so that the next daemon knows the leases
     /// of this one; 0 if it stores none.
     pub stored: usize,
-    /// The NUMA node that the reserve is limited to. `None`: any node.
-    pub node: Option<Node>,
+    /// The NUMA nodes that the reserve is limited to; any if empty.
+    pub nodes: Vec<Node>,
     /// Limits.
     pub quota: Quota,
 }
@@ -136,7 +136,7 @@ impl Default for Settings {
             idle: Duration::from_secs(60),
             pulse: None,
             stored: 0,
-            node: None,
+            nodes: Vec::new(),
             quota: Quota::default(),
         }
     }

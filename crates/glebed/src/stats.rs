@@ -1,7 +1,10 @@
 //! [`Stats`] counts what the daemon did.
 
+use glebe::contig::Node;
 use glebe::internal::stats::{openmetrics, shown, statistics, Set};
+use glebe::internal::with_node_family;
 use glebe::page_size;
+use glebe::units::Bytes;
 
 statistics! {
     labels {}
@@ -31,7 +34,7 @@ statistics! {
         stock "stock_pages" "pages zeroed ahead";
         cached "cached_pages" "pages of named caches";
         grown "grown_pages" "pages added for leases, until they are given back";
-        returning "returning_pages" "pages being taken back, or made into a lease";
+        returning "returning_pages" "pages being taken back, replaced, or made into a lease";
     }
     durations {
         lease_ns "lease" "answer" "requests for leases and their refusals, in the daemon";
@@ -45,6 +48,11 @@ impl Stats {
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels: Vec::new(), rows: self.rows() }])
+    }
+
+    /// Returns OpenMetrics text with the bytes of the reserve on each of several NUMA nodes.
+    pub(crate) fn openmetrics_on(&self, nodes: &[(Node, Bytes)]) -> String {
+        with_node_family(self.to_openmetrics(), PREFIX, &[], nodes)
     }
 }
 

@@ -56,10 +56,10 @@ fn statistics_are_filled_by_their_names() {
 #[test]
 fn an_older_caller_leaves_out_members_and_a_newer_one_may_not_set_them() {
     let old = read_words(&[16, 5]).unwrap();
-    assert_eq!((old.source, old.grow_pool, old.node), (5, 0, 0));
+    assert_eq!((old.source, old.grow_pool, old.node_mask), (5, 0, 0));
     let mut new = [0; KNOWN + 2];
     (new[0], new[KNOWN - 1]) = ((KNOWN as u64 + 2) * 8, 9);
-    assert_eq!(read_words(&new).unwrap().node, 9);
+    assert_eq!(read_words(&new).unwrap().node_mask, 9);
     new[KNOWN + 1] = 1;
     assert_eq!(code_of(read_words(&new)), GLEBE_ERROR_BAD_ARGUMENT);
     for size in [0, 8, 17, SIZE_MAX + 8, u64::MAX] {
@@ -69,7 +69,7 @@ fn an_older_caller_leaves_out_members_and_a_newer_one_may_not_set_them() {
 
 #[test]
 fn as_much_is_filled_as_both_sides_know() {
-    let value = glebe_reserve_options { source: 5, node: 7, ..Default::default() };
+    let value = glebe_reserve_options { source: 5, node_mask: 7, ..Default::default() };
     let fill = |words: &mut [u64]| {
         words[0] = words.len() as u64 * 8;
         let to = Out::<glebe_reserve_options>(words.as_mut_ptr().cast()).sized();

@@ -244,6 +244,12 @@ fn destdir_is_where_files_land_and_not_what_they_say() {
     assert!(pc.contains("prefix=/opt/glebe\n") && !pc.contains("a b") && !pc.contains('@'));
     let cmake = fs::read_to_string(lib.join("cmake/glebe/glebeConfig.cmake")).unwrap();
     assert!(cmake.contains("/../../../include\"") && !cmake.contains('@'), "{cmake}");
+    for (name, command) in [("glebe.service", "serve"), ("glebe-blocks.service", "bank status")] {
+        let unit = fs::read_to_string(lib.join("systemd/system").join(name)).unwrap();
+        assert!(unit.contains(&format!("ExecStart=/opt/glebe/bin/glebe {command}")), "{unit}");
+        assert!(!unit.contains("/usr/bin/glebe") && !unit.contains("a b"), "{unit}");
+    }
+    assert!(lib.join("sysusers.d/glebe.conf").is_file());
 }
 
 #[test]

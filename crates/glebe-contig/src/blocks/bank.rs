@@ -110,7 +110,7 @@ fn add_stretch(
 ) -> Result<Vec<u64>, Error> {
     // A dry run does not record its blocks, so `out` excludes them from the next plan.
     let out: Vec<u64> = added.iter().chain(&*stuck).copied().collect();
-    let want = Wanted { len: missing, node: None, own: &[], stuck: &out, of: Whose::Kernels };
+    let want = Wanted { len: missing, nodes: &[], own: &[], stuck: &out, of: Whose::Kernels };
     let stretch = plan(work, &want)?.blocks;
     if dry_run {
         return Ok(stretch);

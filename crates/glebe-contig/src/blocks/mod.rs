@@ -30,7 +30,7 @@ use self::work::{BlockWork, Stuck};
 use super::hugetlb::{Builder, Kept};
 use super::options::Options;
 use super::pool::Place;
-use super::{runs, smallest_hugetlb, Contig, Error, Source};
+use super::{runs, smallest_hugetlb, Contig, Error, Node, Source};
 use glebe_os::internal::sys::files::file;
 use glebe_os::internal::sys::machine::buddyinfo::free_in_zones;
 use glebe_os::internal::sys::machine::hugetlb::sizes;
@@ -158,8 +158,8 @@ impl Call<'_> {
             Some(Source::Blocks) => Whose::Anybodys,
             _ => Whose::Banks,
         };
-        let (node, own) = (options.node, &self.held.blocks[..]);
-        let plan = plan::plan(&mut work, &Wanted { len, node, own, stuck: &stuck, of })?;
+        let (nodes, own) = (options.node_set(), &self.held.blocks[..]);
+        let plan = plan::plan(&mut work, &Wanted { len, nodes, own, stuck: &stuck, of })?;
         builder.notes.extend_from_slice(&plan.passed_over);
         builder.go_to(plan.node)?;
         check_idle(builder, self.block, &plan)?;
@@ -234,12 +234,13 @@ pub(super) fn has_record(place: &Place) -> bool {
     records.any(|path| file::link_metadata(&path).is_ok_and(|meta| meta.len() > 0))
 }
 
-pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
-    let options = Options::default();
+pub(super) fn outlook(len: Bytes, node: Option<Node>) -> Result<[Result<(), Error>; 2], Error> {
+    let options = node.into_iter().fold(Options::default(), Options::node);
     let work = BlockWork::begin(&options.place, BLOCK_PATIENCE)?;
     let mut builder = Builder::new(&options, len, smallest_size()?)?;
     Ok([Whose::Banks, Whose::Anybodys].map(|of| {
-        let wanted = Wanted { len, node: None, own: &[], stuck: &[], of };
+        let nodes = options.node_set();
+        let wanted = Wanted { len, nodes, own: &[], stuck: &[], of };
         let plan = plan::outlook(&work, &wanted)?;
         builder.go_to(plan.node)?;
         check_idle(&builder, work.blocks.size(), &plan)

@@ -27,7 +27,8 @@ const KEPT_MIN: Bytes = Bytes::mib(8);
 
 pub(super) struct Wanted<'a> {
     pub len: Bytes,
-    pub node: Option<Node>,
+    /// Nodes of the blocks; any if empty.
+    pub nodes: &'a [Node],
     /// Blocks left by earlier attempts, oldest first.
     pub own: &'a [u64],
     pub stuck: &'a [u64],
@@ -86,7 +87,7 @@ type Short = (Error, Option<u64>);
 fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, Short>, Error> {
     let (size, all) = (work.blocks.size(), work.blocks.list()?);
     let count = wanted.len.get().div_ceil(size.get());
-    let mut candidates = work.candidates(&all, wanted.own, wanted.node)?;
+    let mut candidates = work.candidates(&all, wanted.own, wanted.nodes)?;
     candidates.retain(|candidate| {
         let may = match wanted.of {
             Whose::Anybodys => true,

@@ -33,7 +33,7 @@ impl Good {
             begun => begun.unwrap(),
         };
         let len = Bytes::new(1);
-        let wanted = Wanted { len, node: None, own: &[], stuck: &[], of: Whose::Kernels };
+        let wanted = Wanted { len, nodes: &[], own: &[], stuck: &[], of: Whose::Kernels };
         let block = match plan(&mut work, &wanted) {
             Ok(plan) => plan.blocks[0],
             Err(error) => {

@@ -59,7 +59,7 @@ impl BlockWork {
         &self,
         all: &[MemoryBlock],
         own: &[u64],
-        node: Option<Node>,
+        nodes: &[Node],
     ) -> Result<Vec<Candidate>, Error> {
         let mut candidates = Vec::new();
         for (at, block) in all.iter().enumerate() {
@@ -68,7 +68,8 @@ impl BlockWork {
             let (true, Some(zone), BlockState::Online) = (is_free, block.zone, block.state) else {
                 continue;
             };
-            if node.is_some() && node != block.node || is_border(all, at) {
+            let is_on = nodes.is_empty() || block.node.is_some_and(|node| nodes.contains(&node));
+            if !is_on || is_border(all, at) {
                 continue;
             }
             let disturbs = match (line.map(|line| line.owner), zone) {

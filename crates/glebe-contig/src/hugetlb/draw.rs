@@ -103,7 +103,7 @@ impl Builder<'_> {
         let (wanted, node) = self.nodes.most(wanted);
         let (before, machine) = (self.pool.clone(), self.machine_pool()?);
         let node = node.or(before.node());
-        let most = self.effort.may_grow(machine.size(), node)?;
+        let most = self.effort.may_grow(machine.size(), node.as_slice())?;
         self.go_to(node)?;
         let drawn = lock.with_surplus(&machine, most, || self.draw_a_turn(most, frames, wanted));
         self.pool = before;

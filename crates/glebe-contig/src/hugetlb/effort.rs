@@ -73,8 +73,8 @@ impl Effort {
         result
     }
 
-    pub fn may_grow(&self, size: PageSize, node: Option<Node>) -> Result<u64, Error> {
-        Ok(spare(node)?.min(self.memory).pages_down(size).get())
+    pub fn may_grow(&self, size: PageSize, nodes: &[Node]) -> Result<u64, Error> {
+        Ok(spare(nodes)?.min(self.memory).pages_down(size).get())
     }
 
     pub fn looks_at(&self, size: PageSize) -> u64 {
@@ -94,12 +94,15 @@ impl fmt::Display for Effort {
     }
 }
 
-pub(super) fn spare(node: Option<Node>) -> Result<Bytes, Error> {
-    let available = match node {
-        Some(node) => node_memory::of(node)?.available,
-        None => meminfo::available()?,
-    };
-    Ok(spare_of(available).min(available_on(node)?))
+pub(super) fn spare(nodes: &[Node]) -> Result<Bytes, Error> {
+    let mut available = Bytes::ZERO;
+    for node in nodes {
+        available = available + node_memory::of(*node)?.available;
+    }
+    if nodes.is_empty() {
+        available = meminfo::available()?;
+    }
+    Ok(spare_of(available).min(available_on(nodes)?))
 }
 
 fn spare_of(available: Bytes) -> Bytes {

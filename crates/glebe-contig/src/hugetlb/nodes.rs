@@ -21,7 +21,7 @@ pub(super) enum Nodes {
 }
 
 impl Nodes {
-    pub fn of_machine(size: PageSize, only: Option<Node>) -> Self {
+    pub fn of_machine(size: PageSize, only: &[Node]) -> Self {
         if numa::online().len() == 1 {
             return Self::One;
         }
@@ -29,7 +29,7 @@ impl Nodes {
         let huge = |frames: Range<Pfn>| frames.start.get() / per_page..frames.end.get() / per_page;
         let all = frames_of_nodes().unwrap_or_default().into_iter();
         let may_run = |node| OneProcessor::among(&numa::processors(node)).is_some();
-        let is_open = |node| only.is_none_or(|only| only == node) && may_run(node);
+        let is_open = |node| (only.is_empty() || only.contains(&node)) && may_run(node);
         let open = all.filter(|(node, _)| is_open(*node));
         Self::Several(open.map(|(node, frames)| (node, huge(frames))).collect())
     }

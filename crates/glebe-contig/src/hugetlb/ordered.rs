@@ -124,7 +124,7 @@ impl Builder<'_> {
             drop(run);
             let lens = (0..pages / self.brick()).map(|_| brick.each.bytes());
             let bricks = recast(&[], size, lens);
-            if pool.node().is_some() {
+            if pool.is_part() {
                 self.promise_idle()?;
             }
             Ok::<_, Error>(bricks)

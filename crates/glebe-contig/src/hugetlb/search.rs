@@ -46,7 +46,7 @@ impl Builder<'_> {
         self.run = run;
         self.effort = Effort::new(self.len, self.options);
         self.until = self.options.deadline();
-        self.nodes = Nodes::of_machine(self.pool.size(), self.options.node);
+        self.nodes = Nodes::of_machine(self.pool.size(), self.options.node_set());
         let frames = Frames::open().ok();
         self.take_idle_first(frames.as_ref())?;
         let is_small = self.pool.size().bytes() < LARGE;
@@ -255,7 +255,7 @@ impl Builder<'_> {
     fn take_some(&mut self, most: u64) -> Result<Option<Mapping>, Error> {
         let have = self.pool.counts()?.available();
         let more = match self.may_grow() {
-            true => spare(self.pool.node())?.pages_down(self.pool.size()).get(),
+            true => spare(&self.pool.nodes())?.pages_down(self.pool.size()).get(),
             false => 0,
         };
         let pages = most.min(have.saturating_add(more));
@@ -286,9 +286,9 @@ impl Builder<'_> {
         let size = self.pool.size();
         let pools =
             sizes().into_iter().filter_map(|larger| Pool::below(&self.options.place.pools, larger));
-        // The kernel chooses the node of a split, so a search on one node cannot split.
+        // The kernel chooses the node of a split, so a search on chosen nodes cannot split.
         let pool = pools
-            .filter(|_| self.may_grow() && self.pool.node().is_none())
+            .filter(|_| self.may_grow() && !self.pool.is_part())
             .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;
         Some(Larger { pages: self.len.pages_up(pool.size()).get(), pool })
     }

@@ -94,6 +94,36 @@ fn pages_are_added_and_taken_off_by_the_same_difference() {
 }
 
 #[test]
+fn the_parts_on_two_nodes_are_added_up_and_the_first_grows_first() {
+    let pool = Fixture::new("nodes", 10, 6);
+    pool.set("resv_hugepages", 1);
+    let dir = |node| pool.place.nodes.join(format!("node{node}/hugepages/hugepages-2048kB"));
+    let pages = |node| {
+        let text = fs::read_to_string(dir(node).join("nr_hugepages")).unwrap();
+        text.trim().parse::<u64>().unwrap()
+    };
+    for (node, total, free) in [(0, 4, 3), (2, 6, 4)] {
+        fs::create_dir_all(dir(node)).unwrap();
+        for (name, value) in [("nr", total), ("free", free), ("surplus", 0)] {
+            fs::write(dir(node).join(format!("{name}_hugepages")), value.to_string()).unwrap();
+        }
+    }
+    let both = pool.pool().on_nodes(&pool.place.nodes, &[Node(0), Node(2)]).unwrap().unwrap();
+    let counts = both.counts().unwrap();
+    assert_eq!(counts, PoolCounts { total: 10, free: 7, reserved: 1, surplus: 0 });
+    assert_eq!((both.node(), both.nodes(), both.is_part()), (None, vec![Node(0), Node(2)], true));
+    let missing = pool.pool().on_nodes(&pool.place.nodes, &[Node(0), Node(1)]).unwrap();
+    assert!(missing.is_none(), "node 1 has no pages of this size");
+
+    let lock = pool.lock();
+    let came = lock.with_pages(&both, 3, |came| {
+        assert_eq!((pages(0), pages(2), pool.get("nr_hugepages")), (7, 6, 10));
+        Ok::<_, OsError>(came)
+    });
+    assert_eq!((came.unwrap(), pages(0), pages(2)), (3, 4, 6));
+}
+
+#[test]
 fn the_part_on_a_node_is_counted_and_changed_by_itself() {
     let pool = Fixture::new("node", 10, 6);
     pool.set("resv_hugepages", 1);
@@ -103,7 +133,7 @@ fn the_part_on_a_node_is_counted_and_changed_by_itself() {
     for (name, value) in [("nr", "4"), ("free", "3"), ("surplus", "0")] {
         fs::write(dir.join(format!("{name}_hugepages")), value).unwrap();
     }
-    let on = |node| pool.pool().on_node(&pool.place.nodes, Node(node)).unwrap();
+    let on = |node| pool.pool().on_nodes(&pool.place.nodes, &[Node(node)]).unwrap();
     assert!(on(0).is_none(), "a node without pages");
     let part = on(1).unwrap();
     let counts = part.counts().unwrap();

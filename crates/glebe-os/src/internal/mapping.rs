@@ -30,7 +30,9 @@ use crate::internal::sys::memory::madvise::{
     advise, discard, discard_all, transparent_huge_page, Advice,
 };
 use crate::internal::sys::memory::memfd::MemFile;
-use crate::internal::sys::memory::mmap::{map, map_aligned, map_file, set_aside, unmap, Backing};
+use crate::internal::sys::memory::mmap::{
+    map, map_aligned, map_file_lazily, map_file_over, set_aside, unmap, Backing,
+};
 use crate::internal::sys::memory::own::Own;
 use crate::internal::sys::page_size;
 use crate::internal::sys::processes::fork::ForkGuard;
@@ -132,12 +134,14 @@ impl Mapping {
         len: Bytes,
         align: PageSize,
     ) -> Result<Self, OsError> {
-        let addr = set_aside(len, align.max(page_size()))?;
-        // SAFETY: nobody else knows the new addresses.
-        unsafe {
-            if let Err(error) = map_file(file, offset, len, Some(addr)) {
-                let _ = unmap(addr, len);
-                return Err(error);
+        let mut addr = map_file_lazily(file, offset, len)?;
+        if addr % align.bytes().as_usize() != 0 {
+            // SAFETY: nobody else knows the addresses. The file did not refuse, so it does not
+            // refuse now.
+            unsafe {
+                unmap(addr, len)?;
+                addr = set_aside(len, align)?;
+                map_file_over(file, offset, len, addr)?;
             }
         }
         Ok(Self::owned(addr, len, page_size(), None).noted())

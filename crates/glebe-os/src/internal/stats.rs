@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 use crate::internal::sync::{prefetch, MappedWord as Word, Ordering};
 
-pub use openmetrics::{families, openmetrics, openmetrics_of, Set};
+pub use openmetrics::{families, openmetrics, openmetrics_of, seconds, Set};
 
 #[doc(hidden)]
 #[macro_export]

@@ -1,5 +1,5 @@
 //! `ReserveCore` grants blocks of one page from the [`Stock`] of free pages, without the positions'
-//! lock.
+//! lock. Each NUMA node has a stock of its own ([`near`](super::near)).
 //!
 //! Cost: one atomic exchange per block, and one search per chunk (32 pages) of stock.
 
@@ -14,14 +14,15 @@ use glebe_os::units::Pages;
 impl ReserveCore {
     #[inline]
     pub(super) fn grant_at_hand(&self) -> Option<Extent> {
-        if let Some(page) = self.busy.stock.next() {
+        let stock = self.busy.stock();
+        if let Some(page) = stock.next() {
             self.lent().prefetch_to_recall(page as usize);
         }
         self.busy.alloc_ns.prefetch();
-        let page = self.busy.stock.take()?;
+        let page = stock.take()?;
         self.move_out(&(page as usize..page as usize + 1));
         match self.lent().recall_page(page as usize) {
-            Some(live) => self.busy.stock.count_recalled(live),
+            Some(live) => stock.count_recalled(live),
             None if self.recall_busy(page) => {}
             None => return None,
         }
@@ -34,27 +35,49 @@ impl ReserveCore {
     fn recall_busy(&self, page: u64) -> bool {
         let extent = Extent::new(page, 1).expect("one page");
         let taken = matches!(self.recall(extent, false, true), Ok(true));
-        if !taken && !self.busy.stock.put_back(page) {
+        if !taken && !self.busy.put_back(page) {
             self.free_positions(extent);
         }
         taken
     }
 
+    /// Takes a page of the caller's node, or else of another one, and fills that node's stock.
     pub(super) fn restock(&self, positions: &mut Positions) -> Option<Extent> {
-        if let Some(page) = self.busy.stock.take() {
+        let near = self.busy.near.slot();
+        self.restock_of(near, positions).or_else(|| self.restock_far(near?, positions))
+    }
+
+    #[cold]
+    fn restock_far(&self, near: usize, positions: &mut Positions) -> Option<Extent> {
+        let mut others = (0..self.busy.near.slots()).filter(|slot| *slot != near);
+        others.find_map(|slot| self.restock_of(Some(slot), positions))
+    }
+
+    fn restock_of(&self, slot: Option<usize>, positions: &mut Positions) -> Option<Extent> {
+        if let Some(page) = self.busy.stock_of(slot).take() {
             return Extent::new(page, 1);
         }
-        let first = positions.take_in_chunk(Stock::CHUNK)?;
-        self.fill_stock(positions, Extent::new(first.start() + 1, first.len() - 1));
+        let first = positions.take_in_chunk(Stock::CHUNK, slot)?;
+        let rest = Extent::new(first.start() + 1, first.len() - 1);
+        self.fill_stock_of(slot, positions, rest);
         Extent::new(first.start(), 1)
     }
 
+    pub(super) fn fill_stock(&self, positions: &mut Positions) {
+        self.fill_stock_of(self.busy.near.slot(), positions, None);
+    }
+
     /// `first` must be taken pages of one chunk.
-    pub(super) fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
+    fn fill_stock_of(
+        &self,
+        slot: Option<usize>,
+        positions: &mut Positions,
+        mut first: Option<Extent>,
+    ) {
         for _ in 0..stock::WORDS {
-            let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
+            let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK, slot));
             let Some(pages) = next else { break };
-            if !self.busy.stock.fill(pages) {
+            if !self.busy.stock_of(slot).fill(pages) {
                 positions.free(pages);
                 break;
             }
@@ -64,17 +87,18 @@ impl ReserveCore {
     /// Drains the stock first, because its pages are free.
     pub(super) fn largest_run(&self) -> Pages {
         let mut positions = lock(&self.positions);
-        let drained = !self.busy.stock.is_empty() && self.drain_stock(&mut positions);
+        let is_stocked = self.busy.stocks().any(|stock| !stock.is_empty());
+        let drained = is_stocked && self.drain_stock(&mut positions);
         let largest = positions.largest();
         if drained {
-            self.fill_stock(&mut positions, None);
+            self.fill_stock(&mut positions);
         }
         Pages::new(largest)
     }
 
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
-        for run in self.busy.stock.drain() {
+        for run in self.busy.stocks().flat_map(Stock::drain) {
             self.lender().give_back(&pages_of(run));
             positions.free(run);
             any = true;

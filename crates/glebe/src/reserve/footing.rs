@@ -3,8 +3,9 @@
 use super::error::ReserveError;
 use super::memory::Memory;
 use super::{Reserve, ReserveCore};
-use crate::contig::{Certificate, Drift, HeldBy, Location, Source};
+use crate::contig::{Certificate, Drift, HeldBy, Location, Node, Source};
 use glebe_os::error::OsError;
+use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
@@ -32,6 +33,12 @@ impl ReserveCore {
         let (source, held_by, len) = (contig.source(), contig.held_by(), contig.len());
         self.memory.as_ref().map_or(Footing { source, held_by, len }, Memory::footing)
     }
+
+    pub(super) fn nodes(&self) -> Result<Vec<(Extent, Node)>, OsError> {
+        let teller = self.busy.near.teller();
+        let fixed = || (teller.pages)(self.lent().frames().contig());
+        self.memory.as_ref().map_or_else(fixed, |memory| memory.nodes_with(&[], teller))
+    }
 }
 
 impl Reserve {
@@ -42,6 +49,17 @@ impl Reserve {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
         let made = || self.contig.len().pages_down(page_size());
         memory.map_or_else(made, Memory::present)
+    }
+
+    /// Returns the extents of pages with memory, in order. Only a reserve with
+    /// [room](super::ReserveOptions::room) can have several.
+    ///
+    /// # Errors
+    /// [`ReserveError::Forked`].
+    pub fn present(&self) -> Result<Vec<Extent>, ReserveError> {
+        let memory = self.inner.get()?.memory.as_ref();
+        let whole = || Extent::new(0, self.len().get()).into_iter().collect();
+        Ok(memory.map_or_else(whole, Memory::extents))
     }
 
     /// Returns the greatest possible length; see
@@ -58,8 +76,20 @@ impl Reserve {
     /// # Errors
     /// [`ReserveError::Forked`].
     pub fn certificate(&self) -> Result<Certificate, ReserveError> {
-        let memory = self.inner.get()?.memory.as_ref();
-        Ok(memory.map_or_else(|| self.contig.certificate(), Memory::certificate))
+        let inner = self.inner.get()?;
+        let (memory, teller) = (inner.memory.as_ref(), inner.busy.near.teller());
+        let fixed = || self.contig.certificate();
+        Ok(memory.map_or_else(fixed, |memory| memory.certificate(teller)))
+    }
+
+    /// Returns the positions with memory and their NUMA nodes, in order. Neighbours on one node are
+    /// one entry. Pages that other processes have may be missing. Cost: as
+    /// [`Contig::nodes`](crate::contig::Contig::nodes), for each part that was added.
+    ///
+    /// # Errors
+    /// [`ReserveError::Forked`], and [`ReserveError::Os`] if the kernel refuses the question.
+    pub fn nodes(&self) -> Result<Vec<(Extent, Node)>, ReserveError> {
+        Ok(self.inner.get()?.nodes()?)
     }
 
     /// Returns a summary of the present memory.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::closed::{BrickPlace, Odd};
 use super::error::ReserveError;
+use super::near::NodeTeller;
 use super::positions::resize::{filled, runs_of_bricks};
 use super::{Footing, GRANULE};
 use crate::contig::internal::{self, joined_nodes, push_run};
@@ -24,7 +25,7 @@ use glebe_os::units::{Bytes, PageSize, Pages, Pfn};
 
 const WINDOW_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MemoryPart {
     start: u64,
     left: Vec<Extent>,
@@ -66,21 +67,20 @@ impl MemoryPart {
         self.contig.runs().iter().flat_map(cut)
     }
 
-    fn nodes(&self) -> Result<Vec<(Extent, Node)>, OsError> {
+    fn nodes(&self, teller: NodeTeller) -> Result<Vec<(Extent, Node)>, OsError> {
         let cut = |(pages, node): (Extent, Node)| {
             let whole = Extent::new(self.start + pages.start(), pages.len()).expect("not empty");
             within(&self.left, whole).map(move |pages| (pages, node))
         };
-        Ok(self.contig.nodes()?.into_iter().flat_map(cut).collect())
+        Ok((teller.pages)(&self.contig)?.into_iter().flat_map(cut).collect())
     }
 }
 
-/// Returns no nodes if the kernel does not tell those of one part.
-fn nodes_of(parts: &[MemoryPart]) -> Vec<(Extent, Node)> {
-    let all: Result<Vec<_>, OsError> = parts.iter().map(MemoryPart::nodes).collect();
-    let mut all: Vec<(Extent, Node)> = all.unwrap_or_default().into_iter().flatten().collect();
+fn nodes_of(parts: &[MemoryPart], teller: NodeTeller) -> Result<Vec<(Extent, Node)>, OsError> {
+    let all: Result<Vec<_>, OsError> = parts.iter().map(|part| part.nodes(teller)).collect();
+    let mut all: Vec<(Extent, Node)> = all?.into_iter().flatten().collect();
     all.sort_unstable_by_key(|(pages, _)| pages.start());
-    joined_nodes(all)
+    Ok(joined_nodes(all))
 }
 
 fn runs_of(parts: &[MemoryPart]) -> Vec<Run> {
@@ -147,11 +147,19 @@ impl Memory {
         parts.iter().flat_map(|part| &part.left).map(|extent| extent.end()).max().unwrap_or(0)
     }
 
+    fn all(&self) -> Vec<Extent> {
+        Extent::new(0, self.room().pages_down(page_size()).get()).into_iter().collect()
+    }
+
     fn absent(&self) -> Vec<Extent> {
-        let room = self.room().pages_down(page_size()).get();
-        let all: Vec<Extent> = Extent::new(0, room).into_iter().collect();
         let parts = lock(&self.parts);
-        parts.iter().flat_map(|part| &part.left).fold(all, |rest, left| without(&rest, *left))
+        let left = parts.iter().flat_map(|part| &part.left);
+        left.fold(self.all(), |rest, left| without(&rest, *left))
+    }
+
+    /// Returns the pages with memory, in order; no two extents adjoin.
+    pub(super) fn extents(&self) -> Vec<Extent> {
+        self.absent().iter().fold(self.all(), |rest, absent| without(&rest, *absent))
     }
 
     /// Returns places without memory at multiples of `align`: in the shortest gap that is long
@@ -311,11 +319,29 @@ impl Memory {
         part.map_or_else(Vec::new, |part| part.frames(pages, page))
     }
 
-    pub(super) fn certificate(&self) -> Certificate {
-        let parts = lock(&self.parts);
+    /// Returns the parts of this moment, for questions to the kernel without the lock.
+    fn snapshot(&self) -> Vec<MemoryPart> {
+        lock(&self.parts).clone()
+    }
+
+    /// Returns no nodes if the kernel does not tell those of one part.
+    pub(super) fn certificate(&self, teller: NodeTeller) -> Certificate {
+        let parts = self.snapshot();
         let Footing { source, held_by, len } = footing_of(&parts);
-        let (runs, proof, nodes) = (runs_of(&parts), proof_of(&parts), nodes_of(&parts));
+        let (runs, proof) = (runs_of(&parts), proof_of(&parts));
+        let nodes = nodes_of(&parts, teller).unwrap_or_default();
         Certificate { source, held_by, len, runs, proof, nodes }
+    }
+
+    /// Returns the nodes of the present memory and of `more`.
+    pub(super) fn nodes_with(
+        &self,
+        more: &[MemoryPart],
+        teller: NodeTeller,
+    ) -> Result<Vec<(Extent, Node)>, OsError> {
+        let mut parts = self.snapshot();
+        parts.extend_from_slice(more);
+        nodes_of(&parts, teller)
     }
 
     pub(super) fn footing(&self) -> Footing {

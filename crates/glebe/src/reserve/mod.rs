@@ -14,6 +14,7 @@
 mod access;
 mod at_hand;
 mod block;
+pub(crate) mod by_node;
 pub(crate) mod closed;
 mod error;
 mod footing;
@@ -21,6 +22,7 @@ mod index;
 mod lender;
 mod lent;
 mod memory;
+pub(crate) mod near;
 mod object_pool;
 pub(crate) mod options;
 mod owner;
@@ -55,6 +57,7 @@ use self::stats::Counts;
 use lender::Lender;
 use lent::Lent;
 use memory::Memory;
+use near::Near;
 use packed::{Movers, Packed};
 use page_cache::Cache;
 use positions::Positions;
@@ -101,13 +104,14 @@ struct Busy {
     clock: Rate,
     /// 1 after a pool was built with [`OnRecall::Move`], otherwise 0.
     moves: MappedWord,
+    near: Near,
     alloc_ns: Histogram,
 }
 
 impl Busy {
-    fn new() -> Self {
+    fn new(near: Near) -> Self {
         let (stock, clock) = (Stock::new(), Rate::measured());
-        Self { stock, clock, moves: MappedWord::new(0), alloc_ns: Histogram::new() }
+        Self { stock, clock, moves: MappedWord::new(0), near, alloc_ns: Histogram::new() }
     }
 }
 
@@ -171,7 +175,7 @@ impl ReserveCore {
             // This sum keeps `total = live + held + free` true during a resize.
             Some(_) => stats.free + stats.held + stats.live,
         };
-        stats.recalled += self.busy.stock.recalled();
+        stats.recalled += self.busy.stocks().map(Stock::recalled).sum::<u64>();
         stats.alloc_ns = self.busy.alloc_ns.snapshot();
         stats.allocs = stats.alloc_ns.count();
         stats

@@ -7,6 +7,7 @@ use super::access::Frames;
 use super::lender::Lender;
 use super::lent::Lent;
 use super::memory::Memory;
+use super::near::{Near, NodeTeller};
 use super::packed::Movers;
 use super::page_cache::Cache;
 use super::positions::Positions;
@@ -43,6 +44,7 @@ pub struct ReserveOptions {
     zero_ahead: Pages,
     page_cache: Option<Codec>,
     room: Bytes,
+    nodes: NodeTeller,
 }
 
 impl ReserveOptions {
@@ -118,7 +120,10 @@ impl ReserveOptions {
         let room = memory.as_ref().map_or(len, Memory::room);
         let (present, pages) = (len.pages_down(page), room.pages_down(page));
         let granule_pages = GRANULE.pages_down(page).get();
+        let nodes = (self.nodes.pages)(&contig).unwrap_or_default();
+        let near = Near::new(self.nodes, &nodes, room > len);
         let positions = Positions::new(&contig, pages.get(), granule_pages)?;
+        let positions = positions.on_nodes(&near.slots_of(&nodes), near.slots());
         let frames = Frames::new(Arc::clone(&contig), pages.as_usize(), page);
         let mut tables = Tables::new(Bytes::new(TABLE_BYTES_A_PAGE * pages.get()))?;
         let root = tables.slot()?;
@@ -134,7 +139,7 @@ impl ReserveOptions {
             lender,
             cache,
             movers: Movers::default(),
-            busy: Busy::new(),
+            busy: Busy::new(near),
             serving: OnceLock::new(),
             claim: Claim::default(),
             memory,
@@ -160,6 +165,11 @@ impl ReserveOptions {
         let (memory, contig) = Memory::new(contig, room, again)?;
         Ok((Some(memory), contig))
     }
+}
+
+/// Sets who tells the nodes of pages and callers.
+pub fn with_nodes(options: ReserveOptions, nodes: NodeTeller) -> ReserveOptions {
+    ReserveOptions { nodes, ..options }
 }
 
 /// Sets how tenants are kept out of first class's pages.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::block::{Block, Contiguity, Promise};
 use super::error::ReserveError;
 use super::lent::NotTaken;
-use super::positions::Search;
+use super::positions::{Search, COST_OF_WAITING};
 use super::shared::Shared;
 use super::stats::Counter;
 use super::{Positions, Reserve, ReserveCore};
@@ -18,8 +18,6 @@ use glebe_os::units::Pages;
 /// Most places that a request tries. Only the last try may wait for tenants' copies.
 const PLACES_MAX: u32 = 8;
 const COST_OF_ZEROING: u64 = 1;
-/// Exceeds [`COST_OF_ZEROING`] of all granules together.
-const COST_OF_WRITER: u64 = 1 << 32;
 
 /// [`Request`] describes a block.
 #[derive(Clone, Copy, Debug)]
@@ -96,8 +94,11 @@ pub(super) fn pages_of(extent: Extent) -> Range<usize> {
 
 impl Reserve {
     /// Takes a block, if needed from tenants. A number of [`Pages`] converts by [`Request::new`].
+    /// If the memory is on several NUMA nodes, pages of the caller's node come first.
+    ///
     /// The search usually takes O(log n) steps. [`Request::zeroed`] and
-    /// [`Writers::Counted`](super::Writers::Counted) add one per granule (2 MiB).
+    /// [`Writers::Counted`](super::Writers::Counted) add one per granule (2 MiB), and several nodes
+    /// up to 64 times as many.
     ///
     /// ```
     /// use glebe::{reserve::{Request, Reserve}, units::{Bytes, Pages}};
@@ -224,12 +225,13 @@ impl ReserveCore {
             for (granule, cost) in positions.costs().iter_mut().enumerate() {
                 let word = lent.granule(granule);
                 let avoided = word.writers() > 0 || word.is_absent();
-                *cost = if avoided { COST_OF_WRITER } else { 0 }
+                *cost = if avoided { COST_OF_WAITING } else { 0 }
                     + if zeros && !word.is_zero() { COST_OF_ZEROING } else { 0 };
             }
         }
         let (len, align) = (request.pages.get(), request.align.get());
-        Search { len, align, any: request.any, by_cost }
+        let (any, near) = (request.any, self.busy.near.slot());
+        Search { len, align, any, by_cost, near }
     }
 
     fn place(&self, request: Request) -> Result<Extent, ReserveError> {
@@ -246,7 +248,7 @@ impl ReserveCore {
         let drained = self.drain_stock(&mut positions);
         let taken = positions.take(&search).ok_or_else(|| self.refused(&positions, &request));
         if drained {
-            self.fill_stock(&mut positions, None);
+            self.fill_stock(&mut positions);
         }
         taken
     }
@@ -303,7 +305,7 @@ impl ReserveCore {
     pub(super) fn give_back(&self, extent: Extent) {
         if extent.len() == 1 {
             self.lent().give_back_page(extent.start() as usize);
-            if !self.busy.stock.put_back(extent.start()) {
+            if !self.busy.put_back(extent.start()) {
                 self.free_positions(extent);
             }
         } else {

@@ -7,15 +7,18 @@
 //! kernel keeps contiguous.
 //!
 //! A block takes the lowest place that fits, or a cheaper place if granules have costs (copies to
-//! wait for, pages to zero).
+//! wait for, pages to zero). If the pages are on several NUMA nodes, places on the caller's node
+//! ([`nodes`]) come first.
 //!
 //! Cost: O(log n) a call; with costs also a step a granule, and a search for each extent or granule
-//! that may be cheaper.
+//! that may be cheaper. On several nodes also a search for each stretch of the caller's node.
 
+mod nodes;
 pub(crate) mod resize;
 
 use std::ops::{Range, RangeInclusive};
 
+use self::nodes::Stretch;
 use crate::contig::{self, Contig, Proof};
 use crate::free_tree::{Classes, FreeTree};
 use glebe_os::error::OsError;
@@ -41,7 +44,13 @@ pub(crate) struct Search {
     pub(crate) align: u64,
     pub(crate) any: bool,
     pub(crate) by_cost: bool,
+    /// Slot of the node to search first.
+    pub(crate) near: Option<usize>,
 }
+
+/// A granule of this cost or more is to be avoided, even if that leads to another node. Exceeds all
+/// smaller costs of a block together.
+pub(crate) const COST_OF_WAITING: u64 = 1 << 32;
 
 #[derive(Debug)]
 pub(crate) struct Positions {
@@ -54,6 +63,8 @@ pub(crate) struct Positions {
     granule_pages: u64,
     costs: Vec<u64>,
     sums: Vec<u64>,
+    /// Stretches of the nodes, by slot; empty if nodes make no difference.
+    nodes: Vec<Vec<Stretch>>,
 }
 
 impl Positions {
@@ -108,7 +119,8 @@ impl Positions {
         let flat = flat.transpose()?;
         let granules = pages.div_ceil(granule_pages) as usize;
         let (costs, sums) = (vec![0; granules], Vec::with_capacity(granules + 1));
-        Ok(Self { tree, runs, flat, single, grain, granule_pages, costs, sums })
+        let nodes = Vec::new();
+        Ok(Self { tree, runs, flat, single, grain, granule_pages, costs, sums, nodes })
     }
 
     pub(crate) fn largest(&self) -> u64 {
@@ -147,13 +159,14 @@ impl Positions {
     }
 
     pub(crate) fn take(&mut self, search: &Search) -> Option<Extent> {
-        let Search { len, align, any, by_cost } = *search;
+        let Search { len, align, any, by_cost, .. } = *search;
         let flat = any && self.flat.is_some();
         if !any && len > self.largest() {
             return None;
         }
-        if by_cost || align > ALIGN_PAGES && !flat {
-            let place = self.choose(search, flat)?;
+        let near = self.near(search, flat);
+        if near.is_some() || by_cost || align > ALIGN_PAGES && !flat {
+            let place = near.or_else(|| self.choose(search, flat, None))?;
             let pages = Extent::new(self.pages_of(place, flat).start, len)?;
             self.claim(pages);
             return Some(pages);
@@ -169,15 +182,19 @@ impl Positions {
     }
 
     /// Takes the lowest free page and the free pages directly behind it in its chunk, even if their
-    /// frames are not adjacent.
-    pub(crate) fn take_in_chunk(&mut self, chunk: u64) -> Option<Extent> {
+    /// frames are not adjacent. With a slot, takes pages of this node only.
+    pub(crate) fn take_in_chunk(&mut self, chunk: u64, slot: Option<usize>) -> Option<Extent> {
         let flat = self.flat.is_some();
         let tree = self.searched(flat);
-        let place = tree.find(1, 1, None).ok()??;
+        let (place, within) = match slot {
+            None => (tree.find(1, 1, None).ok()??, None),
+            Some(slot) => self.lowest_on(slot, flat)?,
+        };
         let free = tree.containing(place.start())?;
+        let end = within.map_or(free.end(), |within| within.end().min(free.end()));
         let page = self.pages_of(place, flat).start;
         let in_chunk = chunk - page % chunk;
-        let pages = Extent::new(page, in_chunk.min(free.end() - place.start()))?;
+        let pages = Extent::new(page, in_chunk.min(end - place.start()))?;
         self.claim(pages);
         Some(pages)
     }
@@ -186,25 +203,25 @@ impl Positions {
         self.flat.as_ref().filter(|_| flat).unwrap_or(&self.tree)
     }
 
-    fn choose(&mut self, search: &Search, flat: bool) -> Option<Extent> {
+    fn choose(&mut self, search: &Search, flat: bool, within: Option<Extent>) -> Option<Extent> {
         let (len, align) = (search.len, search.align);
         if align > ALIGN_PAGES && !flat {
-            return self.choose_far_aligned(search);
+            return self.choose_far_aligned(search, within);
         }
-        let lowest = self.searched(flat).find(len, align, None).ok()??;
-        if self.price(lowest, flat) == 0 {
+        let lowest = self.searched(flat).find(len, align, within).ok()??;
+        if !search.by_cost || self.price(lowest, flat) == 0 {
             return Some(lowest);
         }
         Some(match len < self.granule_pages {
-            true => self.cheap_small(lowest, align, flat),
-            false => self.cheapest(lowest, align, flat),
+            true => self.cheap_small(lowest, align, flat, within),
+            false => self.cheapest(lowest, align, flat, within),
         })
     }
 
-    fn choose_far_aligned(&self, search: &Search) -> Option<Extent> {
+    fn choose_far_aligned(&self, search: &Search, within: Option<Extent>) -> Option<Extent> {
         let mut best: Option<(u64, Extent)> = None;
-        let mut from = 0;
-        while let Some(rest) = Extent::new(from, u64::MAX - from) {
+        let (mut from, end) = within.map_or((0, u64::MAX), |within| (within.start(), within.end()));
+        while let Some(rest) = end.checked_sub(from).and_then(|len| Extent::new(from, len)) {
             let Ok(Some(place)) = self.tree.find(search.len, ALIGN_PAGES, Some(rest)) else {
                 break;
             };
@@ -272,14 +289,23 @@ impl Positions {
         start..start + extent.len()
     }
 
-    fn cheap_small(&self, lowest: Extent, align: u64, flat: bool) -> Extent {
+    fn cheap_small(
+        &self,
+        lowest: Extent,
+        align: u64,
+        flat: bool,
+        within: Option<Extent>,
+    ) -> Extent {
         let tree = self.searched(flat);
         for (granule, _) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == 0) {
             let first = granule as u64 * self.granule_pages;
             // Skips a granule that is being added, whose run is not yet known.
             let Some(base) = self.position_of(first, flat) else { continue };
-            let within = Extent::new(base, self.granule_pages);
-            if let Ok(Some(found)) = tree.find(lowest.len(), align, within) {
+            let granule = Extent::new(base, self.granule_pages);
+            let part =
+                granule.and_then(|all| within.map_or(granule, |in_it| all.intersection(in_it)));
+            let Some(part) = part else { continue };
+            if let Ok(Some(found)) = tree.find(lowest.len(), align, Some(part)) {
                 return found;
             }
         }
@@ -294,7 +320,13 @@ impl Positions {
 
     /// Returns the cheapest aligned place at the start of a free extent or at a multiple of a
     /// granule's length; the lowest if several are equal.
-    fn cheapest(&mut self, lowest: Extent, align: u64, flat: bool) -> Extent {
+    fn cheapest(
+        &mut self,
+        lowest: Extent,
+        align: u64,
+        flat: bool,
+        within: Option<Extent>,
+    ) -> Extent {
         let len = lowest.len();
         self.sum_costs();
         let tree = self.searched(flat);
@@ -305,10 +337,14 @@ impl Positions {
         };
         let mut best = (price(lowest.start()), lowest.start());
         let step = align.max(self.granule_pages);
+        let (low, high) = within.map_or((0, u64::MAX), |within| (within.start(), within.end()));
         let mut from = lowest.start();
         while let (true, Some(free)) = (best.0 > 0, tree.next_fit(from, len)) {
-            let mut start = free.start().next_multiple_of(align);
-            while start + len <= free.end() && best.0 > 0 {
+            let mut start = free.start().max(low).next_multiple_of(align);
+            if start >= high {
+                break;
+            }
+            while start + len <= free.end().min(high) && best.0 > 0 {
                 best = best.min((price(start), start));
                 start = (start + 1).next_multiple_of(step);
             }

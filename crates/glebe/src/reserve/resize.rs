@@ -63,7 +63,7 @@ impl ReserveCore {
         let (runs, proof) = memory.runs_with(&mut had);
         let all = self.lent().pages() as u64;
         let next = match Positions::none_free(&runs, proof, all, granule_pages) {
-            Ok(next) => next,
+            Ok(next) => next.on_nodes(&self.slots_with(memory, &had), self.busy.near.slots()),
             Err(why) => {
                 memory.give_up(had);
                 return Err(why.into());
@@ -80,6 +80,15 @@ impl ReserveCore {
         drop(old);
         came.iter().for_each(|pages| self.lender().give_back(&pages_of(*pages)));
         Ok(Resized { len: bytes(pages), longest_run: memory.longest_in(&came) })
+    }
+
+    /// Returns no slots if the kernel does not tell a node.
+    fn slots_with(&self, memory: &Memory, had: &[MemoryPart]) -> Vec<(Extent, usize)> {
+        let near = &self.busy.near;
+        match near.slots() {
+            0 => Vec::new(),
+            _ => near.slots_of(&memory.nodes_with(had, near.teller()).unwrap_or_default()),
+        }
     }
 
     fn places(&self, memory: &Memory, pages: u64) -> Result<Vec<Extent>, ReserveError> {

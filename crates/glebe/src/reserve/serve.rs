@@ -9,8 +9,10 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use super::by_node::{node_lines, with_node_family, with_node_members, NodeBytes};
 use super::served::{Form, HEAD, REQUEST_MAX};
 use super::shared::Weak;
+use super::stats::PREFIX;
 use super::{ReserveCore, ReserveError};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{MappedWord, Ordering};
@@ -45,10 +47,11 @@ fn bind(dir: &Path) -> Result<(Listener, Bound, u64), ReserveError> {
 }
 
 fn serve(listener: &Listener, weak: &Weak<ReserveCore>, number: u64) {
+    let nodes = NodeBytes::new();
     loop {
         match listener.accept() {
             // Ignores a failed answer, because a client may leave at any time.
-            Ok(Some(stream)) => drop(answer(&stream, weak, number)),
+            Ok(Some(stream)) => drop(answer(&stream, weak, &nodes, number)),
             Ok(None) => return,
             Err(_) => thread::sleep(REST),
         }
@@ -58,20 +61,31 @@ fn serve(listener: &Listener, weak: &Weak<ReserveCore>, number: u64) {
     }
 }
 
-fn answer(mut stream: &UnixStream, weak: &Weak<ReserveCore>, number: u64) -> io::Result<()> {
+fn answer(
+    mut stream: &UnixStream,
+    weak: &Weak<ReserveCore>,
+    nodes: &NodeBytes,
+    number: u64,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = [0; REQUEST_MAX];
     let len = stream.read(&mut request)?;
     // Copies the statistics first, so that a slow client keeps no reserve alive.
-    let stats = weak.upgrade().and_then(|inner| inner.get().ok().map(ReserveCore::stats));
-    let Some(stats) = stats else { return Ok(()) };
+    let seen = weak.upgrade().and_then(|inner| {
+        let core = inner.get().ok()?;
+        Some((core.stats(), nodes.of_core(core)))
+    });
+    let Some((stats, nodes)) = seen else { return Ok(()) };
     let form = Form::ALL.into_iter().find(|form| form.request().as_bytes() == &request[..len]);
     let labels = || vec![("pid", std::process::id().to_string()), ("reserve", number.to_string())];
     let (outcome, body) = match form {
-        Some(Form::Text) => ("ok", stats.to_string()),
-        Some(Form::Json) => ("ok", stats.to_json()),
-        Some(Form::OpenMetrics) => ("ok", stats.openmetrics_with(labels())),
+        Some(Form::Text) => ("ok", stats.to_string() + &node_lines(&nodes)),
+        Some(Form::Json) => ("ok", with_node_members(stats.to_json(), &nodes)),
+        Some(Form::OpenMetrics) => {
+            let text = stats.openmetrics_with(labels());
+            ("ok", with_node_family(text, PREFIX, &labels(), &nodes))
+        }
         None => ("error", "the form asked for is not known here".to_owned()),
     };
     send_all(stream, format!("{HEAD} {outcome} {}\n{body}", body.len()).as_bytes())

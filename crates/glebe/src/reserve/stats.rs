@@ -52,7 +52,7 @@ statistics! {
     }
 }
 
-const PREFIX: &str = "glebe_reserve_";
+pub(super) const PREFIX: &str = "glebe_reserve_";
 
 impl Counts {
     pub(super) fn here(&self, counter: Counter) -> u64 {

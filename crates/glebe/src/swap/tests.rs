@@ -18,9 +18,13 @@ fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
+fn len_of(pages: u64) -> Bytes {
+    Pages::new(pages).bytes(page_size())
+}
+
 fn store(budget: u64) -> Store {
-    let budget = Pages::new(budget).bytes(page_size());
-    Store::options().capacity(Bytes::mib(16)).build(budget).unwrap()
+    let options = Store::options().capacity(len_of(4096)).pool_limit(len_of(256));
+    options.build(len_of(budget)).unwrap()
 }
 
 fn noise(at: u64) -> u64 {
@@ -59,7 +63,7 @@ fn what_left_has_no_page_and_what_ended_neither() {
     let keys = fill(&store, 32);
     assert_eq!((pages_there(&store, 64), store.stats().charged), (8, Pages::new(8)));
     let guards: Vec<_> = keys[..5].iter().map(|key| store.pin(*key).unwrap()).collect();
-    store.set_budget(Pages::new(5).bytes(page_size())).unwrap();
+    store.set_budget(len_of(5)).unwrap();
     assert_eq!(pages_there(&store, 64), 5);
     drop(guards);
     keys[..3].iter().for_each(|key| store.dead(*key).unwrap());
@@ -71,8 +75,8 @@ fn what_left_has_no_page_and_what_ended_neither() {
 
 #[test]
 fn no_piece_of_a_long_object_is_left_behind() {
-    let store = store(64);
-    let long = bytes_of(3, 50 * page() + 17);
+    let store = store(60);
+    let long = bytes_of(3, 30 * page() + 17);
     let keys: Vec<_> = (0..4).map(|_| store.insert(&long).unwrap()).collect();
     for key in &keys {
         assert!(*store.pin(*key).unwrap() == *long);
@@ -81,9 +85,9 @@ fn no_piece_of_a_long_object_is_left_behind() {
     keys.into_iter().for_each(|key| drop(store.take(key).unwrap()));
     let stats = store.copies.pool.stats();
     assert!(stats.inserted > 0 && stats.objects == 0, "{stats}");
-    store.set_pool_limit(store.copies.pool.held() + Bytes::new(64 << 10)).unwrap();
+    store.set_pool_limit(store.copies.pool.held() + len_of(16)).unwrap();
     let noise = |n: u64| {
-        let words = (0..40 * page() as u64 / 8).map(|at| noise(at << 8 | n));
+        let words = (0..31 * page() as u64 / 8).map(|at| noise(at << 8 | n));
         words.flat_map(u64::to_le_bytes).collect::<Vec<u8>>()
     };
     let key = store.insert(&noise(1)).unwrap();
@@ -114,11 +118,16 @@ fn spoil(len: usize, spoil: impl Fn(&Store, Key, Key)) {
     store.stats().check().unwrap();
 }
 
+/// Returns the length of an object of several pieces.
+fn long() -> usize {
+    24 * page() + 1696
+}
+
 fn in_file(len: usize) -> (Store, Vec<Key>) {
-    let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
-    let options = options.file_in(std::env::temp_dir(), Bytes::mib(32));
-    let store = options.build(Bytes::mib(1)).unwrap();
-    let count = (Bytes::mib(4).as_usize() / len) as u64;
+    let options = Store::options().pool_limit(len_of(64)).capacity(len_of(16384));
+    let options = options.file_in(std::env::temp_dir(), len_of(8192));
+    let store = options.build(len_of(256)).unwrap();
+    let count = (len_of(1024).as_usize() / len) as u64;
     let keys = (0..count).map(|n| store.insert(&bytes_of(n, len)).unwrap()).collect();
     (store, keys)
 }
@@ -129,7 +138,7 @@ fn is_in_file(store: &Store, key: Key) -> bool {
 
 #[test]
 fn a_file_that_was_cut_or_overwritten_is_an_error_of_its_objects() {
-    for (len, zeros) in [(page(), false), (page(), true), (100_000, false), (100_000, true)] {
+    for (len, zeros) in [(page(), false), (page(), true), (long(), false), (long(), true)] {
         let (store, keys) = in_file(len);
         let file = store.copies.file.as_ref().unwrap();
         let lost: Vec<_> = keys.iter().filter(|key| is_in_file(&store, **key)).copied().collect();
@@ -153,14 +162,14 @@ fn a_file_that_was_cut_or_overwritten_is_an_error_of_its_objects() {
 }
 
 fn cached() -> (Store, Key, Vec<Handle>, Arc<ObjectPool>) {
-    let cache = SwapCache::with_limit(Bytes::mib(32)).unwrap();
+    let cache = SwapCache::with_limit(len_of(8192)).unwrap();
     let Kept::Own(pool) = &cache.kept else { panic!("not on a reserve") };
-    let options = Store::options().pool_limit(Bytes::new(256 << 10)).cached_in(&cache);
-    let options = options.file_in(std::env::temp_dir(), Bytes::mib(32));
-    let store = options.build(Bytes::mib(1)).unwrap();
-    let key = store.insert(&bytes_of(7, 100_000)).unwrap();
+    let options = Store::options().pool_limit(len_of(64)).cached_in(&cache);
+    let options = options.file_in(std::env::temp_dir(), len_of(8192));
+    let store = options.build(len_of(256)).unwrap();
+    let key = store.insert(&bytes_of(7, long())).unwrap();
     for n in 0..40 {
-        store.insert(&bytes_of(n, 100_000)).unwrap();
+        store.insert(&bytes_of(n, long())).unwrap();
     }
     let copy = copy_of(&store, key).expect("it left");
     let (Copy::Block(block), [start, _]) = (copy, copy.to_raw()) else { panic!("{copy:?}") };
@@ -182,7 +191,7 @@ fn a_copy_in_idle_memory_that_lost_a_piece_or_is_not_what_was_stored_is_read_fro
             bytes[100] ^= 1;
             pool.replace(handles[2], &bytes).unwrap();
         }
-        assert!(*store.pin(key).unwrap() == *bytes_of(7, 100_000));
+        assert!(*store.pin(key).unwrap() == *bytes_of(7, long()));
         let stats = store.stats();
         assert_eq!((stats.read_back, stats.loaded_idle, stats.damaged), (1, 0, 0));
         assert!(handles.iter().all(|handle| pool.get(*handle).is_err()), "a piece was left");
@@ -192,7 +201,7 @@ fn a_copy_in_idle_memory_that_lost_a_piece_or_is_not_what_was_stored_is_read_fro
         {
             store.insert(&bytes_of(9, page())).unwrap();
         }
-        assert!(*store.pin(key).unwrap() == *bytes_of(7, 100_000));
+        assert!(*store.pin(key).unwrap() == *bytes_of(7, long()));
         assert_eq!((store.stats().read_back, store.stats().loaded_idle), (1, 1));
         drop(store);
         assert_eq!(pool.stats().objects, 0, "of a store that ended");
@@ -327,9 +336,9 @@ fn a_child_has_its_guards_and_no_store() {
 #[test]
 fn a_child_ends_inherited_guards_of_dead_objects_and_waits_for_no_lock() {
     glebe_testing::alone!();
-    let options = Store::options().pool_limit(Bytes::mib(1)).capacity(Bytes::mib(16));
-    let options = options.file_in(std::env::temp_dir(), Bytes::mib(16));
-    let store = options.build(Pages::new(64).bytes(page_size())).unwrap();
+    let options = Store::options().pool_limit(len_of(256)).capacity(len_of(4096));
+    let options = options.file_in(std::env::temp_dir(), len_of(4096));
+    let store = options.build(len_of(64)).unwrap();
     let keys = fill(&store, 1500);
     let is_in_file = |key: &Key| copy_of(&store, *key).is_some_and(Copy::is_in_file);
     let saved: Vec<Key> = keys.iter().copied().filter(is_in_file).take(2).collect();

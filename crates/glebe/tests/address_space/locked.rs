@@ -347,7 +347,8 @@ fn stores_and_areas_of_swap_take_what_they_hold() {
         }
         let (present, _, _made) = taken(|| {
             let cache = sealed_areas(SwapCache::with_limit(Bytes::mib(64)).unwrap());
-            let area = cache.area(Pages::new(1 << 16), &dir, Bytes::mib(64)).unwrap();
+            let pages = Bytes::mib(256).pages_down(page_size());
+            let area = cache.area(pages, &dir, Bytes::mib(64)).unwrap();
             let options = sealed(Store::options().capacity(Bytes::mib(256)));
             let store = options.file_in(&dir, Bytes::mib(64)).cached_in(&cache).build(BUDGET);
             let store = store.unwrap();

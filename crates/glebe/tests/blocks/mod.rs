@@ -12,6 +12,7 @@ mod kills;
 mod machine;
 mod others;
 
+use std::process::Stdio;
 use std::time::Instant;
 
 use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
@@ -191,10 +192,15 @@ fn several_processes_draw_at_once() {
     }
     let Some(_turn) = turn() else { return };
     let (before, pool) = (blocks(), base());
-    let child = || child_of("blocks::several_processes_draw_at_once").spawn().unwrap();
+    let child = || {
+        let mut command = child_of("blocks::several_processes_draw_at_once");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
     let children: Vec<_> = (0..3).map(|_| child()).collect();
-    for mut child in children {
-        assert!(child.wait().unwrap().success());
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
     }
     assert_as_before(&before);
     assert_eq!(base(), pool);

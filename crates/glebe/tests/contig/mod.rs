@@ -180,7 +180,7 @@ fn more_than_the_machine_has_is_refused_at_once() {
     let asked = Bytes::new(kib << 11);
     for source in [Source::Plain, Source::Thp] {
         match Contig::options().source(source).build(asked) {
-            Err(Error::TooLarge { asked: told, available }) => {
+            Err(Error::TooLarge { asked: told, available, .. }) => {
                 assert!(told >= asked && available < asked);
             }
             Err(Error::CgroupLimit { limit, .. }) => assert!(limit < asked),

@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use glebe::reserve::{Block, Reserve};
 use glebe::swap::cache::SwapCache;
-use glebe::swap::{Key, Store, SwapError, SwapOptions};
+use glebe::swap::{Key, Stats, Store, SwapError, SwapOptions};
 use glebe::units::{Bytes, Pages};
-use glebe_testing::time::is_long;
+use glebe_testing::time::{is_long, Storm};
 
 use super::{bytes_of, page, pages, Matter, MATTERS};
 use glebe_testing::stressed::{mix, Stop};
@@ -22,8 +23,8 @@ fn dir() -> PathBuf {
 
 /// Returns options that keep nearly all copies in the file.
 fn in_file() -> SwapOptions {
-    let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
-    options.file_in(dir(), Bytes::mib(64))
+    let options = Store::options().pool_limit(pages(64)).capacity(pages(16 << 10));
+    options.file_in(dir(), pages(16 << 10))
 }
 
 fn take_all(reserve: &Reserve) -> Vec<Block> {
@@ -46,17 +47,18 @@ fn check_all(store: &Store, keys: &[Key], all: &[Vec<u8>]) {
 
 #[test]
 fn loads_read_idle_memory_until_first_class_wants_it_and_again_when_it_has_it_no_more() {
-    let reserve = Reserve::new(Bytes::mib(32)).unwrap();
+    let reserve = Reserve::new(pages(8192)).unwrap();
     let cache = SwapCache::on(&reserve).unwrap();
-    let store = in_file().cached_in(&cache).build(Bytes::mib(1)).unwrap();
-    let lens = [page(), 5 * page() + 3, 100, 300_000];
+    let store = in_file().cached_in(&cache).build(pages(256)).unwrap();
+    let lens = [page(), 5 * page() + 3, 100, (73 * page() + 992).min(2 << 20)];
     let object = |n: u64| bytes_of(n, lens[n as usize % lens.len()], Matter::Noise);
     let all: Vec<_> = (0..80).map(object).collect();
     let keys: Vec<_> = all.iter().map(|bytes| store.insert(bytes).unwrap()).collect();
     check_all(&store, &keys, &all);
     let before = store.stats();
     assert!(before.loaded_idle > 40 && before.read_back == 0, "{before}");
-    assert!(reserve.stats().live > Pages::new(1000), "{}", reserve.stats());
+    let written: usize = all.iter().map(|bytes| bytes.len().div_ceil(page())).sum();
+    assert!(reserve.stats().live > Pages::new(written as u64 * 5 / 8), "{}", reserve.stats());
     // All memory is taken, so loads must read the file.
     let blocks = take_all(&reserve);
     let held: u64 = blocks.iter().map(|block| block.pages().get()).sum();
@@ -127,9 +129,13 @@ fn change(store: &Store, whose: u64, stop: &AtomicBool) {
     }
 }
 
+fn is_met(stats: &Stats) -> bool {
+    stats.loaded_idle > 100 && stats.read_back > 100
+}
+
 #[test]
 fn two_threads_beside_a_map_while_blocks_are_taken_and_freed() {
-    let reserve = Reserve::new(Bytes::mib(8)).unwrap();
+    let reserve = Reserve::new(pages(2048)).unwrap();
     let cache = SwapCache::on(&reserve).unwrap();
     let store = in_file().cached_in(&cache).build(pages(128)).unwrap();
     let stop = AtomicBool::new(false);
@@ -143,21 +149,23 @@ fn two_threads_beside_a_map_while_blocks_are_taken_and_freed() {
         }
         let _stop = Stop(&stop);
         let mut random = 7;
-        for _ in 0..if is_long() { 300 } else { 150 } {
+        let mut rounds = 0..if is_long() { 300 } else { 150 };
+        let storm = Storm::lasting(Duration::ZERO);
+        while rounds.next().is_some() || storm.goes_on(|| is_met(&store.stats())) {
             random = mix(random);
             let longest = reserve.largest_run().unwrap();
             let mut block = reserve.alloc(Pages::new(1 + random % longest.get())).unwrap();
             block.bytes_mut().unwrap().fill(0xee);
-            std::thread::sleep(std::time::Duration::from_millis(3));
+            std::thread::sleep(Duration::from_millis(3));
             assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xee), "a stray write");
             drop(block);
-            std::thread::sleep(std::time::Duration::from_millis(random >> 40 & 7));
+            std::thread::sleep(Duration::from_millis(random >> 40 & 7));
         }
     });
     let stats = store.stats();
     println!("{stats}");
     stats.check().unwrap();
-    assert!(stats.loaded_idle > 100 && stats.read_back > 100, "{stats}");
+    assert!(is_met(&stats), "{stats}");
     assert_eq!((stats.resident, stats.stored, stats.file), Default::default());
 }
 

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use glebe::swap::cache::SwapCache;
 use glebe::swap::{Key, Store, SwapError, SwapOptions};
-use glebe::units::{Bytes, Pages};
+use glebe::units::Pages;
 use glebe_testing::Scratch;
 
-use super::{bytes_of, page, Matter};
+use super::{bytes_of, page, pages, Matter};
 
-const LIMIT: Bytes = Bytes::mib(32);
+/// Pages that a file may have.
+const LIMIT: u64 = 8192;
 const UNIT: usize = 512;
 
 pub(super) struct Dir(Scratch);
@@ -43,8 +44,8 @@ impl Dir {
 }
 
 fn options(dir: &Path) -> SwapOptions {
-    let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
-    options.file_in(dir, LIMIT)
+    let options = Store::options().pool_limit(pages(64)).capacity(pages(16 << 10));
+    options.file_in(dir, pages(LIMIT))
 }
 
 /// Returns noise, which a plain file stores unchanged.
@@ -64,11 +65,11 @@ fn insert_all(store: &Store, count: u64) -> Vec<Key> {
 #[test]
 fn no_plain_byte_of_an_object_is_in_the_file_and_a_flipped_one_is_an_error() {
     let dir = Dir::new("sealed-store");
-    let plain = options(dir.0.path()).build(Bytes::mib(1)).unwrap();
+    let plain = options(dir.0.path()).build(pages(256)).unwrap();
     insert_all(&plain, 1000);
     assert!(found(&dir.bytes(), 1000) > 600, "what is written plain can be found");
     drop(plain);
-    let store = options(dir.0.path()).encrypted().build(Bytes::mib(1)).unwrap();
+    let store = options(dir.0.path()).encrypted().build(pages(256)).unwrap();
     let keys = insert_all(&store, 1000);
     let bytes = dir.bytes();
     assert!(bytes.len() > 600 * page(), "{} bytes", bytes.len());
@@ -93,9 +94,11 @@ fn no_plain_byte_of_an_object_is_in_the_file_and_a_flipped_one_is_an_error() {
 #[test]
 fn objects_of_every_length_come_back_from_an_encrypted_file() {
     let dir = Dir::new("sealed-lengths");
-    let store = options(dir.0.path()).encrypted().build(Bytes::mib(4)).unwrap();
-    let lens = [1, 488, 489, page() - 1, page(), 5 * page() + 9, 1 << 20, 2 << 20];
+    let (most, half) = (2 << 20, (256 * page()).min(2 << 20));
+    let lens = [1, 488, 489, page() - 1, page(), 5 * page() + 9, half, most];
     let all: Vec<_> = (0..32).map(|n| bytes_of(n, lens[n as usize % 8], Matter::Noise)).collect();
+    let total: usize = all.iter().map(|bytes| bytes.len().div_ceil(page())).sum();
+    let store = options(dir.0.path()).encrypted().build(pages(total as u64 / 3)).unwrap();
     let keys: Vec<_> = all.iter().map(|bytes| store.insert(bytes).unwrap()).collect();
     for (key, bytes) in keys.iter().zip(&all).chain(keys.iter().zip(&all)) {
         assert!(*store.pin(*key).unwrap() == **bytes, "{} bytes", bytes.len());
@@ -110,9 +113,9 @@ fn objects_of_every_length_come_back_from_an_encrypted_file() {
 fn nor_is_one_of_an_areas_page() {
     for is_encrypted in [false, true] {
         let dir = Dir::new("sealed-area");
-        let cache = SwapCache::with_limit(Bytes::new(256 << 10)).unwrap();
+        let cache = SwapCache::with_limit(pages(64)).unwrap();
         let cache = if is_encrypted { cache.encrypted() } else { cache };
-        let area = cache.area(Pages::new(200), dir.0.path(), LIMIT).unwrap();
+        let area = cache.area(Pages::new(200), dir.0.path(), pages(LIMIT)).unwrap();
         (0..200).for_each(|n| area.store(n, &noise(n)).unwrap());
         assert_eq!(found(&dir.bytes(), 200), if is_encrypted { 0 } else { 200 });
         let mut out = vec![0; page()];
@@ -126,19 +129,17 @@ fn nor_is_one_of_an_areas_page() {
 #[test]
 fn nor_is_one_of_a_regions_page() {
     let dir = Dir::new("sealed-region");
-    let len = Pages::new(512).bytes(glebe::page_size());
-    let region = match options(dir.0.path()).encrypted().build_region(len, Bytes::new(256 << 10)) {
+    let region = match options(dir.0.path()).encrypted().build_region(pages(512), pages(64)) {
         Ok(region) => region,
         Err(error) => return println!("skipped: {error}"),
     };
-    let at = |n: u64| Bytes::new(n * page() as u64);
-    (0..512).for_each(|n| region.write_at(at(n), &noise(n)).unwrap());
+    (0..512).for_each(|n| region.write_at(pages(n), &noise(n)).unwrap());
     let bytes = dir.bytes();
     assert!(bytes.len() > 100 * page(), "{} bytes", bytes.len());
     assert_eq!(found(&bytes, 512), 0);
     let mut out = vec![0; page()];
     for n in 0..512 {
-        region.read_at(at(n), &mut out).unwrap();
+        region.read_at(pages(n), &mut out).unwrap();
         assert!(out == noise(n), "page {n}");
     }
     assert!(region.stats().read_back > 100, "{}", region.stats());

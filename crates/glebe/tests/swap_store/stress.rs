@@ -19,8 +19,10 @@ const THREADS: usize = 4;
 const OBJECTS: usize = 48;
 /// Pages: less than a third of all objects' pages.
 const BUDGET: u64 = 120;
-/// Bytes: little more than the stored copies of the incompressible third.
-const POOL_LIMIT: u64 = 600 << 10;
+/// Pages of the incompressible third.
+const NOISE: u64 = 128;
+/// The pool's own tables and more.
+const TABLES: Bytes = Bytes::new(88 << 10);
 const PATIENCE: Duration = Duration::from_secs(60);
 const USUAL: Duration = Duration::from_millis(1500);
 
@@ -36,6 +38,11 @@ struct Shared {
     known: Vec<Known>,
     stop: AtomicBool,
     reads: AtomicU64,
+}
+
+/// Returns little more than the stored copies of the incompressible third take.
+fn pool_limit() -> Bytes {
+    pages(NOISE) + TABLES
 }
 
 struct Rng(u64);
@@ -181,13 +188,13 @@ fn work(shared: &Shared, thread: usize) {
 #[test]
 fn threads_lose_no_write_and_see_no_other_byte() {
     // Kept copies fill this pool at times.
-    run(Store::options().pool_limit(Bytes::new(POOL_LIMIT)), |stats| stats.kept_dropped > 0);
+    run(Store::options().pool_limit(pool_limit()), |stats| stats.kept_dropped > 0);
 }
 
 #[test]
 fn nor_do_they_with_a_file() {
-    let options = Store::options().pool_limit(Bytes::new(POOL_LIMIT / 3));
-    let options = options.file_in(std::env::temp_dir(), Bytes::mib(2));
+    let options = Store::options().pool_limit(Bytes::new(pool_limit().get() / 3));
+    let options = options.file_in(std::env::temp_dir(), pages(512));
     #[cfg(feature = "encrypt")]
     let options = options.encrypted();
     run(options, |stats| stats.spilled > 100 && stats.read_back > 100);

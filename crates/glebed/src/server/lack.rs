@@ -44,9 +44,9 @@ impl Server {
             return Refusal { errno: Errno::AGAIN, limit: longest, text };
         }
         let [asked, run] = [bytes, longest].map(Bytes::new);
-        let brick = self.brick;
+        let (brick, none) = (self.brick, self.none_added());
         let text = format!(
-            "{asked} asked for, in bricks of {brick}; the longest free run has {run}: {error}"
+            "{asked} asked for, in bricks of {brick}; the longest free run has {run}: {error}{none}"
         );
         Refusal { errno: Errno::NOMEM, limit: longest, text }
     }
@@ -83,6 +83,11 @@ impl Server {
     /// Returns the bytes that may be added to the reserve.
     pub(super) fn growable(&self) -> u64 {
         self.kept.growth.left(self.kept.grown(&self.reserve)).get()
+    }
+
+    /// Returns the end of a refusal's text: why no memory is added now.
+    pub(super) fn none_added(&self) -> String {
+        self.kept.growth.resting().map_or_else(String::new, |why| format!("; {why}"))
     }
 
     /// Asks the grower for memory. Returns false if there may be no more.

@@ -99,7 +99,7 @@ impl Server {
         if !align.is_power_of_two() {
             return Err(bad(0, format!("alignment of {align} is not a power of two")));
         }
-        let total = self.reserve.len().bytes(base).get();
+        let (lost, total) = (self.lost(), self.reserve.len().bytes(base).get());
         if align > total.next_power_of_two() {
             let text = format!("alignment of {}, beyond the reserve", Bytes::new(align));
             return Err(bad(total, text));
@@ -115,14 +115,16 @@ impl Server {
             return Err(Refusal { errno: Errno::DQUOT, limit: most as u64, text });
         }
         let bytes = wish.bytes.checked_next_multiple_of(self.brick.get());
-        let most = total.saturating_add(self.growable());
+        // Another thread moves lost pages from one number to the other.
+        let lost = lost.max(self.lost());
+        let most = total.saturating_add(lost).saturating_add(self.growable());
         let bytes = bytes.filter(|bytes| *bytes <= most).ok_or_else(|| {
             let longest = self.longest();
             let [asked, total, run] = [wish.bytes, total, longest].map(Bytes::new);
-            let brick = self.brick;
+            let (brick, none) = (self.brick, self.none_added());
             let text = format!(
                 "{asked} asked for, in bricks of {brick}; the reserve has {total}, its longest run \
-                 {run}"
+                 {run}{none}"
             );
             Refusal { errno: Errno::NOMEM, limit: longest, text }
         })?;
@@ -137,6 +139,10 @@ impl Server {
             return Err(Refusal { errno: Errno::NOMEM, limit: self.longest(), text });
         }
         Ok(run)
+    }
+
+    fn lost(&self) -> u64 {
+        Pages::new(self.kept.lost.load(Ordering::Acquire)).bytes(glebe::page_size()).get()
     }
 
     fn charge(&mut self, key: usize, bytes: u64, kind: Kind) -> Result<(), Refusal> {

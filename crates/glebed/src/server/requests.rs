@@ -76,7 +76,8 @@ impl Server {
                 given.map_or_else(|refusal| self.refuse(key, call, refusal), Ok)
             }
             Request::Stats => {
-                let text = self.stats().to_openmetrics();
+                let nodes = self.on_nodes.of(&self.reserve);
+                let text = self.stats().openmetrics_on(&nodes);
                 self.answer(key, call, 0, Answer::Stats(text))
             }
         }

@@ -149,19 +149,13 @@ impl Drop for Addresses {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::more_than_the_pool;
     use super::*;
-    use crate::internal::sys::machine::hugetlb::Pool;
-    use crate::units::Pages;
     use glebe_testing::child::map_at;
 
     #[test]
     fn addresses_stay_reserved_if_the_pool_has_too_few_pages() {
-        let huge = PageSize::new(2 << 20).unwrap();
-        let Some(Ok(pool)) = Pool::of(huge).map(|pool| pool.counts()) else {
-            return println!("skipped: no pool of 2 MiB pages");
-        };
-        // The kernel adds surplus pages before it refuses, so the file is not much longer.
-        let len = Pages::new(pool.available() + 64).bytes(huge);
+        let Some((len, huge)) = more_than_the_pool() else { return };
         let file = match MemFile::hugetlb(len, huge) {
             Ok(file) => file,
             Err(error) => return println!("skipped: {error}"),

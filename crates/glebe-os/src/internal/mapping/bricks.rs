@@ -12,7 +12,7 @@ use crate::error::OsError;
 use crate::internal::sync::{lock, Mutex};
 use crate::internal::sys::memory::brick::Brick;
 use crate::internal::sys::memory::madvise::{advise, Advice};
-use crate::internal::sys::memory::mmap::{map_file, set_aside, unmap};
+use crate::internal::sys::memory::mmap::{map_file, map_file_over, set_aside, try_file, unmap};
 use crate::internal::sys::memory::pagemap::Pagemap;
 use crate::units::{Bytes, PageSize, Pfn};
 
@@ -87,27 +87,34 @@ impl Mapping {
 
     /// Maps the first `len` bytes of each file, in their order, at a multiple of `page`.
     pub fn of_files<'a>(
-        mut files: impl ExactSizeIterator<Item = &'a File>,
+        mut files: impl ExactSizeIterator<Item = &'a File> + Clone,
         len: Bytes,
         page: PageSize,
     ) -> Result<Self, OsError> {
         let count = files.len() as u64;
         if let Some(file) = (count == 1).then(|| files.next()).flatten() {
-            // SAFETY: the kernel chooses the address, a multiple of the file's page.
-            let addr = unsafe { map_file(file, Bytes::ZERO, len, None) }?;
+            // The kernel chooses a multiple of the file's page.
+            let addr = map_file(file, Bytes::ZERO, len)?;
             return Ok(Self::owned(addr, len, page, None));
         }
         let whole = Bytes::new(len.get().saturating_mul(count));
+        // Before there are addresses that a refusal would lose.
+        files.clone().try_for_each(|file| try_file(file, Bytes::ZERO, len))?;
         let addr = set_aside(whole, page)?;
         for (nth, file) in files.enumerate() {
+            let at = addr + nth * len.as_usize();
             // SAFETY: nobody else knows the new addresses.
-            unsafe {
-                let at = addr + nth * len.as_usize();
-                if let Err(error) = map_file(file, Bytes::ZERO, len, Some(at)) {
-                    let _ = unmap(addr, whole);
-                    return Err(error);
+            let mapped = unsafe { map_file_over(file, Bytes::ZERO, len, at) };
+            if mapped.is_err() {
+                // Leaves out the refused piece, whose addresses another thread may have by now.
+                let end = at + len.as_usize();
+                let rest = [(addr, at), (end, addr + whole.as_usize())];
+                for (from, to) in rest.into_iter().filter(|(from, to)| from < to) {
+                    // SAFETY: as above.
+                    let _ = unsafe { unmap(from, Bytes::new((to - from) as u64)) };
                 }
             }
+            mapped?;
         }
         let mut mapping = Self::owned(addr, whole, page, None);
         mapping.seams = (1..count).map(|nth| Bytes::new(nth * len.get())).collect();
@@ -128,12 +135,14 @@ pub fn frames_of(brick: &Brick) -> Result<Vec<Option<Pfn>>, OsError> {
 }
 
 impl Window {
-    /// Maps a brick at `offset`, where the window has no memory.
+    /// Maps a brick at `offset`, where the window has no memory. If the pool has too few pages, the
+    /// window is as before.
     pub fn show(&self, offset: Bytes, brick: &Brick) -> Result<(), OsError> {
         let at = self.checked(offset, brick.len());
+        try_file(brick.file(), Bytes::ZERO, brick.len())?;
         // SAFETY: `checked` found the range in the window, where the caller has vacated it.
         unsafe {
-            map_file(brick.file(), Bytes::ZERO, brick.len(), Some(at))?;
+            map_file_over(brick.file(), Bytes::ZERO, brick.len(), at)?;
             advise(at, brick.len(), Advice::DontFork)?;
             advise(at, brick.len(), Advice::DontDump)?;
             advise(at, brick.len(), Advice::PopulateWrite)
@@ -149,5 +158,42 @@ impl Window {
     ) -> Result<Vec<Option<Pfn>>, OsError> {
         let entries = Pagemap::open()?.entries(self.checked(offset, len), len, page)?;
         Ok(entries.into_iter().map(|entry| entry.frame()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::more_than_the_pool;
+    use super::*;
+    use crate::internal::sys::page_size;
+    use glebe_testing::child::map_at;
+
+    #[test]
+    fn a_window_stays_reserved_if_a_brick_has_no_pages() {
+        let Some((len, huge)) = more_than_the_pool() else { return };
+        let window = Window::reserve(len, huge).unwrap();
+        let brick = match Brick::new(len, huge) {
+            Ok(brick) => brick,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let Err(error) = window.show(Bytes::ZERO, &brick) else {
+            return println!("skipped: the pool has {len}");
+        };
+        let at = std::ptr::with_exposed_provenance_mut(window.checked(Bytes::ZERO, len));
+        assert!(!map_at(at, page_size().bytes().as_usize()), "{error}, and the range is free");
+    }
+
+    #[test]
+    fn files_without_pages_are_refused_before_they_take_addresses() {
+        let Some((len, huge)) = more_than_the_pool() else { return };
+        let [first, second] = [huge.bytes(), len].map(|len| Brick::new(len, huge));
+        let (Ok(first), Ok(second)) = (first, second) else {
+            return println!("skipped: no file of huge pages");
+        };
+        let two = [second.file(), first.file()];
+        match Mapping::of_files(two.into_iter(), len, huge) {
+            Ok(_) => println!("skipped: the pool has {len}"),
+            Err(error) => assert!(!error.subject().contains("0x"), "{error}: at no address"),
+        }
     }
 }

@@ -12,7 +12,7 @@ use std::ptr;
 use super::{racy, Mapping};
 use crate::error::OsError;
 use crate::internal::sync::MappedWord;
-use crate::internal::sys::memory::mmap::map_file;
+use crate::internal::sys::memory::mmap::{map_file_over, try_file};
 use crate::internal::sys::processes::sigbus::fill;
 use crate::units::Bytes;
 
@@ -47,11 +47,12 @@ impl Mapping {
     /// reader finds the old bytes or the new ones. After an error the range has zeros.
     pub fn lay(&self, offset: Bytes, file: &File, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
-        // SAFETY: the mapping owns the range, and lends no references but to atomics, whose bytes
-        // stay mapped.
-        let laid = unsafe { map_file(file, Bytes::ZERO, len, Some(at)) };
-        // Before Linux 6.12 a refusal may leave a hole, which another mapping could get.
-        laid.map(drop).or_else(|error| self.forget(offset, len).and(Err(error)))
+        let laid = try_file(file, Bytes::ZERO, len).and_then(|()| {
+            // SAFETY: the mapping owns the range, and lends no references but to atomics, whose
+            // bytes stay mapped.
+            unsafe { map_file_over(file, Bytes::ZERO, len, at) }
+        });
+        laid.or_else(|error| self.forget(offset, len).and(Err(error)))
     }
 }
 
@@ -104,5 +105,50 @@ impl<'a> Part<'a> {
         let fits = at.checked_add(count).is_some_and(|end| end <= self.len);
         assert!(fits, "{count} bytes at {at} of a part of {}", self.len);
         self.addr + at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::more_than_the_pool;
+    use super::super::Visibility;
+    use super::*;
+    use crate::internal::sync::{MappedWord, Ordering};
+    use crate::internal::sys::memory::brick::Brick;
+    use crate::internal::sys::page_size;
+    use glebe_testing::child::map_at;
+
+    const REFUSALS: u64 = 2000;
+
+    #[test]
+    fn no_address_is_free_while_a_file_is_refused() {
+        let Some((len, huge)) = more_than_the_pool() else { return };
+        let Ok(file) = Brick::new(len, huge) else {
+            return println!("skipped: no file of huge pages");
+        };
+        let mapping = Mapping::aligned(len, huge, Visibility::PRIVATE).unwrap();
+        let (done, taken) = (MappedWord::new(0), MappedWord::new(0));
+        let mut refusals = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while done.load(Ordering::Relaxed) < REFUSALS {
+                    if map_at(mapping.as_ptr(), page_size().bytes().as_usize()) {
+                        taken.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            for _ in 0..REFUSALS {
+                let is_refused = mapping.lay(Bytes::ZERO, file.file(), len).is_err();
+                refusals += u64::from(is_refused);
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        if refusals == 0 {
+            return println!("skipped: the pool has {len}");
+        }
+        assert_eq!(taken.load(Ordering::Relaxed), 0, "another thread had the addresses");
+        let mut byte = [1];
+        mapping.read(len - Bytes::new(1), &mut byte);
+        assert_eq!(byte, [0]);
     }
 }

@@ -13,15 +13,14 @@ use crate::units::{Bytes, PageSize};
 impl Mapping {
     /// Maps the first `len` bytes of a file. Forked children do not get the mapping.
     pub fn window(file: &File, len: Bytes, page: PageSize) -> Result<Self, OsError> {
-        // SAFETY: the kernel chooses the address.
-        let addr = unsafe { map_file(file, Bytes::ZERO, len, None) }?;
+        let addr = map_file(file, Bytes::ZERO, len)?;
         let visibility = Visibility { in_child: false, in_core_dump: true };
         Self::owned(addr, len, page, None).shown(visibility)
     }
 
-    pub fn bind(&self, node: Node) -> Result<(), OsError> {
+    pub fn bind(&self, nodes: &[Node]) -> Result<(), OsError> {
         // SAFETY: the mapping owns the range.
-        unsafe { numa::bind(self.addr, self.len, node) }
+        unsafe { numa::bind(self.addr, self.len, nodes) }
     }
 
     pub fn collapse(&self) -> Result<(), OsError> {

@@ -1,6 +1,9 @@
 //! Tests copies against plain slices, bounds, fork and threads.
 
 use super::*;
+use crate::internal::sys::machine::hugetlb::Pool;
+use crate::internal::sys::memory::memory_file::MemoryFile;
+use crate::units::Pages;
 use glebe_testing::child::{in_child, map_at};
 
 fn small() -> Mapping {
@@ -211,5 +214,33 @@ fn threads_that_populate_side_by_side_lose_nothing() {
             mapping.mapping().read(at(nth), &mut byte);
             assert_eq!(byte, [7], "page {nth} in round {round}");
         }
+    }
+}
+
+/// Returns a length of 2 MiB pages that the pool lacks.
+pub(super) fn more_than_the_pool() -> Option<(Bytes, PageSize)> {
+    let huge = PageSize::new(2 << 20)?;
+    let Some(Ok(pool)) = Pool::of(huge).map(|pool| pool.counts()) else {
+        println!("skipped: no pool of 2 MiB pages");
+        return None;
+    };
+    // The kernel adds surplus pages before it refuses, so the length is not much greater.
+    Some((Pages::new(pool.available() + 64).bytes(huge), huge))
+}
+
+#[test]
+fn a_part_of_a_file_is_mapped_at_its_alignment_and_shares_its_bytes() {
+    let (page, huge) = (page_size(), PageSize::new(64 << 20).unwrap());
+    let bytes = |pages: u64| Pages::new(pages).bytes(page);
+    let file = MemoryFile::new(bytes(4)).unwrap();
+    let whole = Mapping::part_of(file.as_file(), Bytes::ZERO, bytes(4), page).unwrap();
+    for align in [page, huge] {
+        let part = Mapping::part_of(file.as_file(), bytes(1), bytes(2), align).unwrap();
+        assert_eq!((part.addr() % align.bytes().as_usize(), part.len()), (0, bytes(2)));
+        part.write(bytes(2) - Bytes::new(1), &[7]);
+        let mut byte = [0];
+        whole.read(bytes(3) - Bytes::new(1), &mut byte);
+        assert_eq!(byte, [7]);
+        whole.write(bytes(3) - Bytes::new(1), &[0]);
     }
 }

@@ -103,7 +103,8 @@ fn histogram(out: &mut String, family: &str, labels: &[(&str, String)], latency:
     let _ = writeln!(out, "{family}_count{shown} {}", latency.count());
 }
 
-fn seconds(nanos: u64) -> String {
+/// Returns nanoseconds as seconds with their fraction.
+pub fn seconds(nanos: u64) -> String {
     const SECOND: u64 = 1_000_000_000;
     format!("{}.{:09}", nanos / SECOND, nanos % SECOND)
 }

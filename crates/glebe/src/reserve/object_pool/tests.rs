@@ -14,6 +14,11 @@ fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
+/// Returns `len`, which suits pages of 4 KiB, as the same part of a page here.
+fn part(len: usize) -> usize {
+    len * (page() >> 12)
+}
+
 fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len);
@@ -26,8 +31,9 @@ fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn reserve(granules: u64, writers: Writers) -> Reserve {
-    let len = Bytes::new(granules * crate::reserve::GRANULE.get());
+/// Returns a reserve of `parts` times 512 pages.
+fn reserve(parts: u64, writers: Writers) -> Reserve {
+    let len = Pages::new(parts << 9).bytes(page_size());
     with_writers(Reserve::options(), writers).build(len).unwrap()
 }
 
@@ -67,7 +73,7 @@ fn objects_go_to_lent_pages_and_come_back() {
         let reserve = reserve(4, Writers::Restartable);
         let options = reserve.object_pool().staging(Bytes::new(1));
         let pool = options.codec(codec.clone()).build().unwrap();
-        let len = |n: u64| 1 + (n * 97) as usize % page();
+        let len = |n: u64| 1 + part((n * 97) as usize) % page();
         let handles: Vec<Handle> =
             (0..1500).map(|n| pool.insert(&bytes_of(n, len(n))).unwrap()).collect();
         check(&reserve, &pool);
@@ -134,20 +140,20 @@ fn without_pages_to_lend_the_staging_is_the_limit() {
     let reserve = reserve(2, Writers::Restartable);
     let pool = small(&reserve);
     let block = all_of(&reserve);
-    let mut handles = Vec::new();
+    let (mut handles, most) = (Vec::new(), part(3072));
     let error = loop {
-        match pool.insert(&bytes_of(handles.len() as u64, 3000)) {
+        match pool.insert(&bytes_of(handles.len() as u64, most)) {
             Ok(handle) => handles.push(handle),
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::Full { len: 3000, .. }), "{error}");
+    assert!(matches!(error, Error::Full { len, .. } if len == most), "{error}");
     let stats = pool.stats();
     assert!(stats.staged <= stats.staging + Pages::new(4) && stats.refused == 1, "{stats}");
     drop(block);
-    handles.push(pool.insert(&bytes_of(handles.len() as u64, 3000)).unwrap());
+    handles.push(pool.insert(&bytes_of(handles.len() as u64, most)).unwrap());
     for (n, handle) in handles.iter().enumerate() {
-        assert!(is_there(&pool, *handle, &bytes_of(n as u64, 3000)));
+        assert!(is_there(&pool, *handle, &bytes_of(n as u64, most)));
     }
     check(&reserve, &pool);
 }
@@ -212,7 +218,7 @@ fn a_sealed_zspage_lies_in_one_granule() {
             assert!(granules.iter().all(|of| of.iter().all(|n| *n == of[0])), "{granules:?}");
         };
         for n in 0..5000 {
-            pool.insert(&bytes_of(n, 1300 + n as usize % 1000)).unwrap();
+            pool.insert(&bytes_of(n, part(1300 + n as usize % 1000))).unwrap();
             if n % 7 == 0 {
                 cache.put(1, n, &bytes_of(n, page())).unwrap();
             }
@@ -232,7 +238,7 @@ fn damaged_bytes_in_lent_pages_are_an_error_and_nothing_else() {
         let reserve = reserve(4, Writers::Restartable);
         let options = reserve.object_pool().staging(Bytes::new(1)).codec(codec);
         let pool = options.build().unwrap();
-        let object = |n: usize| bytes_of(n as u64, 1000 + n % 2000);
+        let object = |n: usize| bytes_of(n as u64, part(1000 + n % 2000));
         let handles: Vec<Handle> = (0..1500).map(|n| pool.insert(&object(n)).unwrap()).collect();
         let mapping = reserve.contig().mapping();
         let memory = std::fs::File::options().read(true).write(true).open("/proc/self/mem");
@@ -260,7 +266,7 @@ fn damaged_bytes_in_lent_pages_are_an_error_and_nothing_else() {
 fn compaction_brings_together_what_is_left_in_lent_pages() {
     let reserve = reserve(4, Writers::Restartable);
     let pool = small(&reserve);
-    let object = |n: usize| bytes_of(n as u64, 2000 + n % 3);
+    let object = |n: usize| bytes_of(n as u64, part(2000 + n % 3));
     let handles: Vec<Handle> = (0..3000).map(|n| pool.insert(&object(n)).unwrap()).collect();
     for (n, handle) in handles.iter().enumerate().filter(|(n, _)| n % 4 != 0) {
         pool.remove(*handle).unwrap_or_else(|error| panic!("{n}: {error}"));

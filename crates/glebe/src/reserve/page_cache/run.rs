@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn without_eviction_what_is_put_stays_and_free_pages_are_found() {
-        let reserve = Reserve::new(Bytes::mib(4)).unwrap();
+        let reserve = Reserve::new(Pages::new(1024).bytes(page_size())).unwrap();
         let items = reserve.page_cache().namespace("items").unwrap().without_eviction();
         let page = page_size().bytes().as_usize();
         let pages = reserve.len().get();
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn without_eviction_what_was_recalled_is_taken_last() {
-        let reserve = Reserve::new(Bytes::mib(16)).unwrap();
+        let reserve = Reserve::new(Pages::new(4096).bytes(page_size())).unwrap();
         let items = reserve.page_cache().namespace("items").unwrap().without_eviction();
         let page = page_size().bytes().as_usize();
         let part = reserve.len().get() / 4;

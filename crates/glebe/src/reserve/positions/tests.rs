@@ -28,7 +28,7 @@ fn contig_in_phase(pages: u64) -> Contig {
 }
 
 fn search(len: u64, align: u64) -> Search {
-    Search { len, align, any: true, by_cost: false }
+    Search { len, align, any: true, by_cost: false, near: None }
 }
 
 struct Plain {
@@ -37,6 +37,20 @@ struct Plain {
 }
 
 impl Plain {
+    /// Searches each stretch of the node by itself, then everywhere.
+    fn place_near(&self, search: &Search, pages: &[(Extent, usize)]) -> Option<u64> {
+        let own = pages.iter().filter(|of| Some(of.1) == search.near);
+        let places = own.filter_map(|(stretch, _)| {
+            let mut free = vec![false; self.free.len()];
+            let pages = stretch.start() as usize..stretch.end() as usize;
+            free[pages.clone()].copy_from_slice(&self.free[pages]);
+            let place = Self { free, costs: self.costs.clone() }.place(search)?;
+            Some((if search.by_cost { self.price(place, search.len) } else { 0 }, place))
+        });
+        let best = places.min().filter(|(price, _)| *price < COST_OF_WAITING);
+        best.map(|(_, place)| place).or_else(|| self.place(search))
+    }
+
     fn runs(&self) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
         for page in (0..self.free.len()).filter(|&page| self.free[page]) {
@@ -94,7 +108,7 @@ fn blocks_of_bricks_are_whole_bricks_where_frames_are_aligned_to_them() {
     let known = [run(0, 1, 8), run(1, 5, 21), run(6, 4, 31), run(10, 1, 50), run(11, 1, 60)];
     let known = resize::runs_of_bricks(known.to_vec(), Some(BrickSize { each, page }));
     let mut positions = Positions::of_runs(&known, 12 * half, half).unwrap();
-    let run = Search { len: each_pages, align: each_pages, any: false, by_cost: false };
+    let run = Search { any: false, ..search(each_pages, each_pages) };
     let taken: Vec<u64> =
         std::iter::from_fn(|| positions.take(&run)).map(|found| found.start() / half).collect();
     assert_eq!(taken, [2, 4]);
@@ -257,16 +271,125 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_search_near_a_node_leads_where_plain_ones_in_its_stretches_do(
+        borders in prop::collection::btree_set(1..16 * GRANULE_PAGES, 1..6),
+        steps in prop::collection::vec(any::<(u8, u8, u8, u64)>(), 1..60),
+    ) {
+        const PAGES: u64 = 16 * GRANULE_PAGES;
+        let ends = borders.iter().copied().chain([PAGES]);
+        let starts = [0].into_iter().chain(borders.iter().copied());
+        let pages: Vec<(Extent, usize)> = starts
+            .zip(ends)
+            .zip([0, 1, 2].into_iter().cycle())
+            .map(|((start, end), slot)| (Extent::new(start, end - start).unwrap(), slot))
+            .collect();
+        let contig = contig_in_phase(PAGES);
+        let positions = Positions::new(&contig, PAGES, GRANULE_PAGES).unwrap();
+        let mut positions = positions.on_nodes(&pages, 3);
+        let mut plain = Plain { free: vec![true; PAGES as usize], costs: vec![0; 16] };
+        let mut held: Vec<Extent> = Vec::new();
+        for (what, size, align, salt) in steps {
+            if what % 3 == 0 && !held.is_empty() {
+                let block = held.swap_remove(usize::from(size) % held.len());
+                positions.free(block);
+                (block.start()..block.end()).for_each(|page| plain.free[page as usize] = true);
+                continue;
+            }
+            for (nth, cost) in plain.costs.iter_mut().enumerate() {
+                *cost = match (salt >> (nth * 4)) % (COSTS + 1) {
+                    COSTS => COST_OF_WAITING,
+                    cost => cost,
+                };
+            }
+            let len = 1 + u64::from(size) / if size % 2 == 0 { 16 } else { 4 };
+            let (by_cost, slot) = (what / 3 % 2 == 0, usize::from(what) % 3);
+            let near = Some(slot);
+            let search = Search { by_cost, near, ..search(len, 1 << (align % 6)) };
+            let expected = plain.place_near(&search, &pages);
+            positions.costs().copy_from_slice(&plain.costs);
+            let found = positions.take(&search);
+            prop_assert_eq!(found.map(Extent::start), expected, "{:?} {:?}", search, pages);
+            let chunk = positions.take_in_chunk(8, near);
+            let is_lowest = |page: &u64| {
+                let is_taken = found.is_some_and(|it| it.contains(Extent::new(*page, 1).unwrap()));
+                plain.free[*page as usize] && !is_taken
+            };
+            let own = pages.iter().filter(|of| of.1 == slot);
+            let lowest = own.flat_map(|of| of.0.start()..of.0.end()).find(is_lowest);
+            prop_assert_eq!(chunk.map(Extent::start), lowest);
+            for block in found.into_iter().chain(chunk) {
+                prop_assert!(pages.iter().any(|of| of.0.contains(block)) || Some(block) == found);
+                (block.start()..block.end()).for_each(|page| plain.free[page as usize] = false);
+                held.push(block);
+            }
+        }
+    }
+}
+
+/// Three runs of 100 pages whose frames are apart. The node changes within the second run, and the
+/// positions from 300 on have no memory.
+fn runs_on_two_nodes() -> Positions {
+    let run = |start: u64, pfn: u64| contig::Run {
+        pages: Extent::new(start, 100).unwrap(),
+        pfn: Some(Pfn::new(pfn)),
+    };
+    let known = [run(0, 5000), run(100, 1000), run(200, 9000)];
+    let all = Positions::none_free(&known, Proof::Frames, 400, GRANULE_PAGES).unwrap();
+    let on = |start, end, slot| (Extent::new(start, end - start).unwrap(), slot);
+    let mut all = all.on_nodes(&[on(0, 90, 0), on(90, 160, 1), on(160, 220, 0)], 2);
+    all.free(Extent::new(0, 300).unwrap());
+    all
+}
+
+#[test]
+fn a_run_is_on_the_callers_node_if_one_fits_there() {
+    let mut positions = runs_on_two_nodes();
+    let mut take = |len, near| {
+        let search = Search { any: false, near, ..search(len, 1) };
+        let found = positions.take(&search).map(Extent::start);
+        found.inspect(|start| positions.free(Extent::new(*start, len).unwrap()))
+    };
+    assert_eq!([take(60, Some(0)), take(60, Some(1))], [Some(0), Some(100)]);
+    assert_eq!(take(11, Some(1)), Some(100), "10 are before the border of the runs");
+    assert_eq!(take(10, Some(1)), Some(90));
+    assert_eq!(take(70, Some(1)), Some(0), "no run on the node is as long");
+    // The pages behind the last known node are its own.
+    assert_eq!(take(95, Some(0)), Some(200));
+    assert_eq!([take(95, Some(1)), take(100, Some(0))], [Some(0), Some(200)]);
+    assert_eq!([take(101, Some(0)), take(101, Some(1)), take(60, None)], [None, None, Some(0)]);
+    let whole = positions.take(&Search { near: Some(1), ..search(300, 1) });
+    assert_eq!(whole, Extent::new(0, 300), "nodes divide no block that fits otherwise");
+}
+
+#[test]
+fn nodes_that_are_not_told_make_no_difference() {
+    let run = contig::Run { pages: Extent::new(0, 64).unwrap(), pfn: Some(Pfn::new(7)) };
+    let positions = Positions::of_runs(&[run], 64, GRANULE_PAGES).unwrap();
+    let mut positions = positions.on_nodes(&[], 2);
+    let search = Search { near: Some(1), ..search(4, 1) };
+    assert_eq!(positions.take(&search), Extent::new(0, 4));
+    assert_eq!(positions.take_in_chunk(32, Some(1)), None);
+    assert_eq!(positions.take_in_chunk(32, None), Extent::new(4, 28));
+}
+
 #[test]
 fn pages_that_follow_end_with_the_chunk_or_the_free_run() {
     let contig = contig(64);
     let mut positions = Positions::new(&contig, 64, GRANULE_PAGES).unwrap();
-    assert_eq!(positions.take_in_chunk(8), Extent::new(0, 8));
+    assert_eq!(positions.take_in_chunk(8, None), Extent::new(0, 8));
     let held = positions.take(&search(4, 1)).unwrap();
     positions.free(Extent::new(2, 3).unwrap());
-    assert_eq!(positions.take_in_chunk(8), Extent::new(2, 3));
+    assert_eq!(positions.take_in_chunk(8, None), Extent::new(2, 3));
     positions.free(held);
-    assert_eq!(positions.take_in_chunk(8), Extent::new(8, 8));
+    assert_eq!(positions.take_in_chunk(8, None), Extent::new(8, 8));
 }
 
 #[test]
@@ -281,7 +404,7 @@ fn what_has_no_run_yet_is_passed_over_though_it_costs_nothing() {
     known.iter().for_each(|run| positions.free(run.pages));
     for (any, cost, start) in [(true, 0, 48), (false, 0, 50), (true, 9, 0), (false, 9, 2)] {
         positions.costs().copy_from_slice(&[1, 0, 0, cost, 0]);
-        let taken = positions.take(&Search { len: 2, align: 1, any, by_cost: true });
+        let taken = positions.take(&Search { any, by_cost: true, ..search(2, 1) });
         assert_eq!(taken, Extent::new(start, 2), "{any} {cost}");
     }
 }

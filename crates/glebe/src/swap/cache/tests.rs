@@ -23,6 +23,10 @@ fn page() -> usize {
     page_size().bytes().as_usize()
 }
 
+fn len_of(pages: u64) -> Bytes {
+    Pages::new(pages).bytes(page_size())
+}
+
 fn put_back(bytes: Bytes) -> WritePolicy {
     WritePolicy { write_back: Bytes::ZERO, put_back: bytes }
 }
@@ -38,16 +42,16 @@ fn mix(word: u64) -> u64 {
 
 fn page_of(n: u64) -> Vec<u8> {
     (0..page() as u64)
-        .map(|at| if at % 16 < 8 { n as u8 } else { mix(at << 32 | n) as u8 })
+        .map(|at| if at % 16 < 8 { n as u8 } else { mix(mix(at << 32 | n)) as u8 })
         .collect()
 }
 
 fn reserve() -> Reserve {
-    Reserve::new(Bytes::mib(8)).unwrap()
+    Reserve::new(len_of(2048)).unwrap()
 }
 
 fn with_file(cache: &SwapCache, pages: u64) -> Area {
-    cache.area(Pages::new(pages), &std::env::temp_dir(), Bytes::mib(32)).unwrap()
+    cache.area(Pages::new(pages), &std::env::temp_dir(), len_of(8192)).unwrap()
 }
 
 fn without_file(cache: &SwapCache, pages: u64, put_back: Bytes) -> Area {
@@ -135,7 +139,7 @@ fn pages_before_a_bad_one_are_stored() {
 fn write_back_writes_what_lives_and_only_when_it_must() {
     let reserve = reserve();
     let cache = SwapCache::on(&reserve).unwrap();
-    assert_eq!(cache.usual_write_back(), Bytes::new(512 << 10));
+    assert_eq!(cache.usual_write_back(), len_of(128));
     let area = with_file(&cache, 4096);
     area.set_write_back(cache.usual_write_back()).unwrap();
     for n in 0..4000 {
@@ -143,7 +147,7 @@ fn write_back_writes_what_lives_and_only_when_it_must() {
         if n % 8 != 0 {
             assert!(area.invalidate_page(n).unwrap());
         }
-        assert!(area.stats().charged_bytes <= Bytes::new(512 << 10));
+        assert!(area.stats().charged_bytes <= len_of(128));
     }
     recall_all(&reserve);
     check(&area, (0..4000).step_by(8));
@@ -156,7 +160,7 @@ fn write_back_writes_what_lives_and_only_when_it_must() {
 fn put_back_needs_no_file_and_refuses_what_it_has_no_room_for() {
     let reserve = reserve();
     let cache = SwapCache::on(&reserve).unwrap();
-    let area = without_file(&cache, 1000, Bytes::mib(1));
+    let area = without_file(&cache, 1000, len_of(256));
     let refused: Vec<_> = (0..1000).filter(|n| area.store(*n, &page_of(*n)).is_err()).collect();
     assert!((300..700).contains(&refused.len()), "{}", refused.len());
     recall_all(&reserve);
@@ -169,7 +173,7 @@ fn put_back_needs_no_file_and_refuses_what_it_has_no_room_for() {
     area.stats().check().unwrap();
     let below = area.set_policy(put_back(Bytes::new(1000))).unwrap_err();
     assert!(matches!(below, SwapError::PutBackBelowStored { .. }), "{below}");
-    assert_eq!(area.unsaved.get().policy, put_back(Bytes::mib(1)));
+    assert_eq!(area.unsaved.get().policy, put_back(len_of(256)));
     let nothing = without_file(&cache, 1, Bytes::ZERO);
     nothing.set_write_back(cache.usual_write_back()).unwrap();
     assert!(matches!(nothing.store(0, &page_of(1)), Err(SwapError::Full { .. })));
@@ -181,12 +185,12 @@ fn noise_page() -> Vec<u8> {
 
 #[test]
 fn put_back_with_a_file_writes_through_what_it_has_no_room_for() {
-    let area = with_file(&SwapCache::with_limit(Bytes::mib(1)).unwrap(), 1000);
-    area.set_policy(put_back(Bytes::new(512 << 10))).unwrap();
+    let area = with_file(&SwapCache::with_limit(len_of(256)).unwrap(), 1000);
+    area.set_policy(put_back(len_of(128))).unwrap();
     store(&area, 0..1000);
     let stats = area.stats();
     assert!(stats.unsaved > Pages::new(150) && stats.through > 500, "{stats}");
-    assert_eq!((stats.cleaned, area.clean(Bytes::mib(64)).unwrap()), (0, Bytes::ZERO));
+    assert_eq!((stats.cleaned, area.clean(len_of(16384)).unwrap()), (0, Bytes::ZERO));
     check(&area, 0..1000);
     area.set_policy(WritePolicy::default()).unwrap();
     let stats = area.stats();
@@ -196,13 +200,13 @@ fn put_back_with_a_file_writes_through_what_it_has_no_room_for() {
 
 #[test]
 fn write_back_leaves_what_put_back_covers() {
-    let area = with_file(&SwapCache::with_limit(Bytes::mib(1)).unwrap(), 2000);
-    let both = WritePolicy { write_back: Bytes::new(256 << 10), put_back: Bytes::new(512 << 10) };
+    let area = with_file(&SwapCache::with_limit(len_of(256)).unwrap(), 2000);
+    let both = WritePolicy { write_back: len_of(64), put_back: len_of(128) };
     area.set_policy(both).unwrap();
     for n in 0..2000 {
         store(&area, [n]);
         let charged = area.stats().charged_bytes;
-        assert!(n < 400 || charged >= Bytes::new(508 << 10), "{n}: {charged}");
+        assert!(n < 400 || charged >= len_of(127), "{n}: {charged}");
     }
     check(&area, 0..2000);
     assert!(area.stats().cleaned > 1000 && area.stats().through == 0, "{}", area.stats());
@@ -210,7 +214,7 @@ fn write_back_leaves_what_put_back_covers() {
 
 #[test]
 fn same_filled_pages_take_nothing() {
-    let area = with_file(&SwapCache::with_limit(Bytes::mib(1)).unwrap(), 100);
+    let area = with_file(&SwapCache::with_limit(len_of(256)).unwrap(), 100);
     let filled = |n: u64| (n * 0x0101_0301).to_le_bytes().repeat(page() / 8);
     for n in 0..100 {
         area.store(n, &filled(n)).unwrap();
@@ -236,14 +240,14 @@ fn a_device_that_refuses_to_write_loses_nothing() {
         assert_eq!(load(&area, n).unwrap(), None, "an old page after a refused store");
     }
     check(&area, 5..10);
-    area.set_policy(write_back(Bytes::new(256 << 10))).unwrap();
+    area.set_policy(write_back(len_of(64))).unwrap();
     let refused: Vec<_> = (10..500).filter(|n| area.store(*n, &page_of(*n)).is_err()).collect();
     assert!(refused.len() > 300, "{}", refused.len());
     let kept = || (5..500).filter(|n| !refused.contains(n));
     check(&area, kept());
     assert!(matches!(area.set_policy(WritePolicy::default()), Err(SwapError::Os(_))));
-    assert_eq!(area.unsaved.get().policy, write_back(Bytes::new(256 << 10)));
-    assert!(matches!(area.clean(Bytes::mib(1)), Err(SwapError::Os(_))));
+    assert_eq!(area.unsaved.get().policy, write_back(len_of(64)));
+    assert!(matches!(area.clean(len_of(256)), Err(SwapError::Os(_))));
     refuse(&area, 0);
     store(&area, refused.iter().copied());
     area.set_policy(WritePolicy::default()).unwrap();
@@ -278,9 +282,9 @@ impl Area {
 
 #[test]
 fn a_full_file_is_an_error_and_what_it_has_is_there() {
-    let cache = SwapCache::with_limit(Bytes::mib(1)).unwrap();
-    for policy in [WritePolicy::default(), write_back(Bytes::new(64 << 10))] {
-        let limit = Bytes::new(256 << 10);
+    let cache = SwapCache::with_limit(len_of(256)).unwrap();
+    for policy in [WritePolicy::default(), write_back(len_of(16))] {
+        let limit = len_of(64);
         let area = cache.area(Pages::new(1000), &std::env::temp_dir(), limit).unwrap();
         area.set_policy(policy).unwrap();
         let refused: Vec<_> = (0..1000).filter(|n| area.store(*n, &page_of(*n)).is_err()).collect();
@@ -297,7 +301,7 @@ fn a_full_file_is_an_error_and_what_it_has_is_there() {
 #[test]
 fn a_file_that_was_cut_or_overwritten_is_an_error_and_never_data() {
     for overwritten in [false, true] {
-        let area = with_file(&SwapCache::with_limit(Bytes::mib(4)).unwrap(), 500);
+        let area = with_file(&SwapCache::with_limit(len_of(1024)).unwrap(), 500);
         store(&area, 0..500);
         match overwritten {
             true => file_of(&area).overwrite(),
@@ -318,7 +322,7 @@ fn a_file_that_was_cut_or_overwritten_is_an_error_and_never_data() {
 
 #[test]
 fn a_damaged_kept_copy_is_not_used_and_another_pages_block_neither() {
-    let area = with_file(&SwapCache::with_limit(Bytes::mib(4)).unwrap(), 4);
+    let area = with_file(&SwapCache::with_limit(len_of(1024)).unwrap(), 4);
     store(&area, 0..4);
     let of = |n| area.entries.get(n).unwrap();
     area.entries.set(1, entries::Entry { kept: of(2).kept, ..of(1) });
@@ -337,7 +341,7 @@ fn a_page_that_is_replaced_has_one_block_alone() {
     let area = with_file(&SwapCache::on(&reserve).unwrap(), 4);
     for round in 0..200 {
         area.set_policy(if round % 3 == 0 {
-            write_back(Bytes::mib(1))
+            write_back(len_of(256))
         } else {
             WritePolicy::default()
         })
@@ -361,7 +365,7 @@ fn the_end_of_an_area_leaves_nothing_in_what_is_shared() {
         Kept::Own(pool) => pool.stats().objects,
         Kept::Lent(pool) => pool.stats().objects.objects,
     };
-    for cache in [SwapCache::with_limit(Bytes::mib(4)), SwapCache::on(&reserve())] {
+    for cache in [SwapCache::with_limit(len_of(1024)), SwapCache::on(&reserve())] {
         let cache = cache.unwrap();
         let (one, other) = (with_file(&cache, 100), with_file(&cache, 100));
         store(&one, 0..100);
@@ -375,7 +379,7 @@ fn the_end_of_an_area_leaves_nothing_in_what_is_shared() {
 
 #[test]
 fn bad_calls_are_errors_that_change_nothing() {
-    let cache = SwapCache::with_limit(Bytes::mib(4)).unwrap();
+    let cache = SwapCache::with_limit(len_of(1024)).unwrap();
     for pages in [0, (1 << 28) + 1, u64::MAX] {
         let refused = cache.area_without_file(Pages::new(pages)).unwrap_err();
         assert!(matches!(refused, SwapError::AreaPages { .. }), "{refused}");
@@ -404,8 +408,8 @@ fn bad_calls_are_errors_that_change_nothing() {
 
 #[test]
 fn the_largest_area_can_be_made() {
-    let cache = SwapCache::with_limit(Bytes::mib(4)).unwrap();
-    let area = without_file(&cache, 1 << 28, Bytes::mib(1));
+    let cache = SwapCache::with_limit(len_of(1024)).unwrap();
+    let area = without_file(&cache, 1 << 28, len_of(256));
     let last = (1 << 28) - 1;
     area.store(last, &page_of(7)).unwrap();
     assert!(load(&area, last).unwrap().unwrap() == page_of(7));

@@ -1,12 +1,14 @@
 //! [`mark_absent`] finds frames without memory, which have no flag in `/proc/kpageflags` of newer
-//! kernels (6.18).
+//! kernels (6.18). [`mark_elsewhere`] finds frames of other NUMA nodes.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use super::kpage::Use;
 use super::memory_block::{BlockState, MemoryBlocks};
+use super::numa::Node;
 use crate::error::OsError;
-use crate::units::Pages;
+use crate::units::{Pages, Pfn};
 
 /// Marks entries whose first frame is in no online block as [`Use::Absent`]. `uses` has an entry
 /// for each `step` frames, from frame 0 on.
@@ -20,6 +22,18 @@ pub fn mark_absent(uses: &mut [Use], step: Pages, blocks: &MemoryBlocks) -> Resu
         }
     }
     Ok(())
+}
+
+/// Marks entries whose last frame is not on `node` as [`Use::Absent`]. (Frame 0 is often on none.)
+/// Where stretches overlap, the first one counts.
+pub fn mark_elsewhere(uses: &mut [Use], step: Pages, node: Node, stretches: &[(Node, Range<Pfn>)]) {
+    for (nth, found) in uses.iter_mut().enumerate() {
+        let frame = Pfn::new((nth as u64 + 1) * step.get() - 1);
+        let at = stretches.iter().find(|(_, frames)| frames.contains(&frame));
+        if at.is_none_or(|(on, _)| *on != node) {
+            *found = Use::Absent;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -62,5 +76,21 @@ mod tests {
         mark_absent(&mut uses, step, &blocks).unwrap();
         use Use::{Absent, Other};
         assert_eq!(uses, [Other, Other, Absent, Absent, Absent, Absent, Other, Other, Absent]);
+    }
+
+    #[test]
+    fn frames_of_other_nodes_are_absent() {
+        use Use::{Absent, Free, PoolIdle};
+        let frames = |node, from, to| (Node(node), Pfn::new(from)..Pfn::new(to));
+        let stretches = [frames(0, 1, 4), frames(1, 4, 8), frames(0, 12, 16), frames(1, 12, 20)];
+        let on = |node| {
+            let mut uses = [Free, Free, PoolIdle, Free, Free, Free, Free, Free, Free, Free];
+            mark_elsewhere(&mut uses, Pages::new(2), Node(node), &stretches);
+            uses
+        };
+        let [a, f, p] = [Absent, Free, PoolIdle];
+        assert_eq!(on(0), [f, f, a, a, a, a, f, f, a, a], "frame 0 is on no node");
+        assert_eq!(on(1), [a, a, p, f, a, a, a, a, f, f]);
+        assert_eq!(on(7), [a; 10]);
     }
 }

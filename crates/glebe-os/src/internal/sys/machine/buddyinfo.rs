@@ -2,6 +2,8 @@
 //!
 //! A block has 2^order base pages, aligned to its length. Source: proc_buddyinfo(5).
 
+use std::path::Path;
+
 use crate::error::OsError;
 use crate::internal::sys::files::file;
 use crate::internal::sys::machine::numa::Node;
@@ -15,10 +17,32 @@ pub fn free_blocks(size: PageSize) -> Result<u64, OsError> {
     Ok(blocks(&file::text(PATH)?, size.shift().saturating_sub(page_size().shift())))
 }
 
-pub fn longest_free_block() -> Result<Bytes, OsError> {
-    let text = file::text(PATH)?;
-    let order = text.lines().filter_map(|line| counts(line).rposition(|count| count > 0)).max();
-    Ok(order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order)))
+/// Returns how many blocks of `size` are free on a node, or on all nodes.
+pub fn free_blocks_on(size: PageSize, node: Option<Node>) -> Result<u64, OsError> {
+    let (text, order) = (file::text(PATH)?, size.shift().saturating_sub(page_size().shift()));
+    let lines = text.lines().filter(|line| is_of(line, node));
+    Ok(lines.map(|line| blocks(line, order)).sum())
+}
+
+/// Returns the longest free block of a node. Reads the file below `root` instead of `/`.
+pub fn longest_free_block_on(root: &Path, node: Node) -> Result<Bytes, OsError> {
+    Ok(longest_of(&file::text(root.join(PATH.trim_start_matches('/')))?, Some(node)))
+}
+
+/// Returns the length of the longest free block of a node, or of all nodes.
+pub fn longest_free_block(node: Option<Node>) -> Result<Bytes, OsError> {
+    Ok(longest_of(&file::text(PATH)?, node))
+}
+
+fn longest_of(text: &str, node: Option<Node>) -> Bytes {
+    let lines = text.lines().filter(|line| is_of(line, node));
+    let order = lines.filter_map(|line| counts(line).rposition(|count| count > 0)).max();
+    order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order))
+}
+
+fn is_of(line: &str, node: Option<Node>) -> bool {
+    let number = || line.split_whitespace().nth(1)?.strip_suffix(',')?.parse().ok();
+    node.is_none_or(|node| number() == Some(node.0))
 }
 
 /// Returns each zone's name, such as "0, zone Normal", with its number of free blocks.
@@ -37,12 +61,7 @@ pub fn free_in_zones(name: &str, node: Option<Node>) -> Result<Bytes, OsError> {
 }
 
 fn free_of(text: &str, name: &str, node: Option<Node>) -> Bytes {
-    let of_node = node.map(|Node(number)| format!("{number},"));
-    let is_wanted = |line: &&str| {
-        let mut words = line.split_whitespace().skip(1);
-        let is_of = of_node.as_deref().is_none_or(|of| words.clone().next() == Some(of));
-        is_of && words.nth(2) == Some(name)
-    };
+    let is_wanted = |line: &&str| is_of(line, node) && line.split_whitespace().nth(3) == Some(name);
     let pages = text.lines().filter(is_wanted).map(|line| blocks(line, 0)).sum();
     Pages::new(pages).bytes(page_size())
 }
@@ -86,5 +105,9 @@ mod tests {
         let free = |node| free_of(text, "Movable", node).pages_down(page_size()).get();
         assert_eq!((free(None), free(Some(Node(0))), free(Some(Node(1)))), (9, 1, 8));
         assert_eq!((free(Some(Node(10))), free_of(text, "DMA", None)), (0, Bytes::ZERO));
+        let text = "Node 0, zone  Movable      1      0      0\nNode 1, zone   DMA      9      9\n";
+        let longest = |node| longest_of(text, node).pages_down(page_size()).get();
+        assert_eq!((longest(None), longest(Some(Node(0))), longest(Some(Node(1)))), (2, 1, 2));
+        assert_eq!(longest(Some(Node(10))), 0);
     }
 }

@@ -3,7 +3,8 @@
 //! Counts are huge pages. A write to `nr_hugepages` asks for *persistent* pages. Other pages are
 //! *surplus*: the kernel takes them back after use. Every write opens the file anew, because the
 //! kernel ignores a write at an offset. A NUMA node has its own counters, except for reserved pages
-//! and the limit on surplus. Source: admin-guide/mm/hugetlbpage.
+//! and the limit on surplus. The part of a pool on several nodes has the sum of their counters, and
+//! is changed node by node. Source: admin-guide/mm/hugetlbpage.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -68,9 +69,10 @@ fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result
 #[derive(Clone, Debug)]
 pub struct Pool {
     size: PageSize,
+    /// Directory of the machine's pool.
     dir: PathBuf,
-    /// Directory of the machine's pool, and the node, if this is a node's part.
-    part_of: Option<(PathBuf, Node)>,
+    /// Nodes whose parts of the pool this is, with their directories; empty for the whole pool.
+    nodes: Vec<(Node, PathBuf)>,
 }
 
 impl Pool {
@@ -86,17 +88,56 @@ impl Pool {
 
     pub fn find(root: &Path, size: PageSize) -> Result<Option<Self>, OsError> {
         let dir = root.join(name(size));
-        Ok(is_dir(&dir)?.then_some(Self { size, dir, part_of: None }))
+        Ok(is_dir(&dir)?.then_some(Self { size, dir, nodes: Vec::new() }))
     }
 
-    pub fn on_node(&self, nodes: &Path, node: Node) -> Result<Option<Self>, OsError> {
-        let dir = nodes.join(format!("node{}/hugepages", node.0)).join(name(self.size));
-        let part_of = Some((self.dir.clone(), node));
-        Ok(is_dir(&dir)?.then_some(Self { size: self.size, dir, part_of }))
+    /// Returns the part of the pool on `nodes`, or `None` if one of them has none.
+    pub fn on_nodes(&self, root: &Path, nodes: &[Node]) -> Result<Option<Self>, OsError> {
+        let mut found = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let dir = root.join(format!("node{}/hugepages", node.0)).join(name(self.size));
+            if !is_dir(&dir)? {
+                return Ok(None);
+            }
+            found.push((*node, dir));
+        }
+        Ok(Some(Self { size: self.size, dir: self.dir.clone(), nodes: found }))
     }
 
+    /// Returns the node of a pool that is the part of one node.
+    #[must_use]
     pub fn node(&self) -> Option<Node> {
-        self.part_of.as_ref().map(|(_, node)| *node)
+        match self.nodes[..] {
+            [(node, _)] => Some(node),
+            _ => None,
+        }
+    }
+
+    /// Returns true if this is the part of some nodes.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
+    /// Returns the nodes of a part; none for the whole pool.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<Node> {
+        self.nodes.iter().map(|(node, _)| *node).collect()
+    }
+
+    /// Returns the part of each node, or the whole pool alone. Only these can be changed.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Self> {
+        let part = |of: &(Node, PathBuf)| Self { nodes: vec![of.clone()], ..self.clone() };
+        match self.nodes[..] {
+            [] => vec![self.clone()],
+            _ => self.nodes.iter().map(part).collect(),
+        }
+    }
+
+    /// Returns the first directory of counters.
+    fn first_dir(&self) -> &Path {
+        self.nodes.first().map_or(&self.dir, |(_, dir)| dir)
     }
 
     #[must_use]
@@ -106,12 +147,12 @@ impl Pool {
 
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        self.dir.join("nr_hugepages")
+        self.first_dir().join("nr_hugepages")
     }
 
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        file::check_writable(&self.path()).is_ok()
+        self.parts().iter().all(|part| file::check_writable(&part.path()).is_ok())
     }
 
     /// Reads total and surplus by `at_rest`, because a surplus page freed between the two reads
@@ -121,8 +162,7 @@ impl Pool {
             at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
         let free = self.read("free_hugepages")?;
         // Nodes do not count reserved pages. All the machine's reserved pages may be on this node.
-        let whole = self.part_of.as_ref().map_or(&self.dir, |(whole, _)| whole);
-        let reserved = file::number(whole.join("resv_hugepages"))?;
+        let reserved = file::number(self.dir.join("resv_hugepages"))?;
         Ok(PoolCounts { total, free, reserved, surplus })
     }
 
@@ -133,7 +173,7 @@ impl Pool {
     /// Returns the size into which pages can be split (Linux 5.16).
     #[must_use]
     pub fn demote_size(&self) -> Option<PageSize> {
-        let text = file::read_text(&self.dir.join("demote_size")).ok()?;
+        let text = file::read_text(&self.first_dir().join("demote_size")).ok()?;
         let kib: u64 = text.trim().strip_suffix("kB")?.parse().ok()?;
         PageSize::new(kib.checked_mul(1 << 10)?)
     }
@@ -161,11 +201,15 @@ impl Pool {
     }
 
     fn write(&self, name: &str, pages: u64) -> Result<(), OsError> {
-        file::put(self.dir.join(name), &pages.to_string())
+        assert!(self.nodes.len() < 2, "a counter of several nodes cannot be set");
+        file::put(self.first_dir().join(name), &pages.to_string())
     }
 
     fn read(&self, name: &str) -> Result<u64, OsError> {
-        file::number(self.dir.join(name))
+        match &self.nodes[..] {
+            [] => file::number(self.dir.join(name)),
+            nodes => nodes.iter().map(|(_, dir)| file::number(dir.join(name))).sum(),
+        }
     }
 }
 

@@ -173,12 +173,29 @@ impl Use {
 
 /// Returns the use of each whole block of `block` frames, from frame 0 on.
 pub fn uses(block: Pages) -> Result<Vec<Use>, OsError> {
+    let mut uses = Vec::new();
+    each(block, |found, _| uses.push(found))?;
+    Ok(uses)
+}
+
+/// Returns the use of each whole block of `block` frames, and counts its frames, from frame 0 on.
+pub fn survey(block: Pages) -> Result<Vec<(Use, Occupancy)>, OsError> {
+    let mut seen = Vec::new();
+    each(block, |found, words| {
+        let mut frames = Occupancy::default();
+        words.iter().for_each(|word| frames.count(*word));
+        seen.push((found, frames));
+    })?;
+    Ok(seen)
+}
+
+/// Calls `visit` with the use of each whole block, and with its flags.
+fn each(block: Pages, mut visit: impl FnMut(Use, &[u64])) -> Result<(), OsError> {
     let (frames, counts) = (Frames::open()?, open(COUNTS)?);
     let each = block.as_usize().max(1);
     let batch = each as u64 * (BATCH / each as u64).max(1);
-    let (mut uses, mut is_mapped) = (Vec::new(), false);
+    let (mut first, mut is_mapped) = (0, false);
     loop {
-        let first = uses.len() * each;
         let words = frames.words(Pfn::new(first as u64), batch)?;
         for (nth, part) in words.chunks_exact(each).enumerate() {
             let is_head = |word: &u64| word & (HUGE | COMPOUND_HEAD) == HUGE | COMPOUND_HEAD;
@@ -188,11 +205,12 @@ pub fn uses(block: Pages) -> Result<Vec<Use>, OsError> {
                 let read = file::read_at(&counts, &mut count, at as u64);
                 is_mapped = read.is_ok() && u64::from_ne_bytes(count) > 0;
             }
-            uses.push(Use::of(part, is_mapped));
+            visit(Use::of(part, is_mapped), part);
         }
         if (words.len() as u64) < batch {
-            return Ok(uses);
+            return Ok(());
         }
+        first += words.len();
     }
 }
 
@@ -304,5 +322,9 @@ mod tests {
         assert_eq!(frames.kind(behind).unwrap(), Kind::Fixed);
         let block = Pages::new(512);
         assert_eq!(frames.firsts(block).unwrap().len(), uses(block).unwrap().len());
+        let seen = survey(block).unwrap();
+        assert!(seen.iter().all(|(_, frames)| sum(*frames) == block.get()));
+        assert!(seen.iter().all(|(of, frames)| *of != Use::Free || frames.free == block.get()));
+        assert_eq!(seen.len(), uses(block).unwrap().len());
     }
 }

@@ -11,6 +11,7 @@ pub mod limits;
 pub mod meminfo;
 pub mod memory_block;
 pub mod node_memory;
+pub mod node_supply;
 pub mod numa;
 pub mod psi;
 pub mod random;

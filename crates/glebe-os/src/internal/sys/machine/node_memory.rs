@@ -19,7 +19,12 @@ use crate::units::Bytes;
 const TEXT_MAX: usize = 4 << 10;
 
 pub fn of(node: Node) -> Result<Machine, OsError> {
-    let path = path(Path::new(numa::ROOT), node);
+    below(Path::new("/"), node)
+}
+
+/// Reads the node's file below `root` instead of `/`.
+pub fn below(root: &Path, node: Node) -> Result<Machine, OsError> {
+    let path = path(&root.join(numa::ROOT.trim_start_matches('/')), node);
     let text = file::text(&path)?;
     read(&text).ok_or_else(|| file::strange(&path, "no MemTotal or MemFree"))
 }

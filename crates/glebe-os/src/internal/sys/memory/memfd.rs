@@ -18,7 +18,7 @@ use crate::error::OsError;
 use crate::internal::sys::call::{answer, call};
 use crate::internal::sys::files::file;
 use crate::internal::sys::machine::limits;
-use crate::internal::sys::memory::mmap::{map_file, set_aside, set_pages_aside, unmap};
+use crate::internal::sys::memory::mmap::{map_file_over, set_aside, try_file, unmap};
 use crate::internal::sys::page_size;
 use crate::internal::sys::processes::fork::ForkGuard;
 use crate::units::{Bytes, PageSize};
@@ -168,10 +168,10 @@ impl MemFile {
     #[inline]
     pub unsafe fn map_over(&self, addr: usize, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         if self.page != page_size() {
-            set_pages_aside(&self.file, offset, len)?;
+            try_file(&self.file, offset, len)?;
         }
         // SAFETY: the caller keeps the contract.
-        unsafe { map_file(&self.file, offset, len, Some(addr)) }.map(drop)
+        unsafe { map_file_over(&self.file, offset, len, addr) }
     }
 
     /// Removes pages from the file. Their mappings then read as zero.

@@ -198,42 +198,50 @@ pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     }
 }
 
-/// Maps part of a file, shared, at `over`. Without `over`, the kernel chooses the address and fills
-/// the page tables.
-///
-/// # Safety
-/// With `over`, see [`unmap`].
-#[inline]
-pub unsafe fn map_file(
-    file: &File,
-    offset: Bytes,
-    len: Bytes,
-    over: Option<usize>,
-) -> Result<usize, OsError> {
-    let flag = if over.is_some() { libc::MAP_FIXED } else { libc::MAP_POPULATE };
-    let how = (ALL_ACCESS, libc::MAP_SHARED | flag);
-    let addr = over.unwrap_or(0);
-    let subject = || format!("{addr:#x}, {len} of a file from {offset} on");
-    // SAFETY: the caller keeps the contract.
-    unsafe { raw(addr, len, how, Some((file, offset)), subject) }
+/// Maps part of a file, shared, and fills the page tables.
+pub fn map_file(file: &File, offset: Bytes, len: Bytes) -> Result<usize, OsError> {
+    map_file_as(file, offset, len, libc::MAP_POPULATE)
 }
 
-/// Sets aside the hugetlb pages of a part of a file until the part is removed from the file.
+/// Maps part of a file, shared, without filling the page tables.
+pub fn map_file_lazily(file: &File, offset: Bytes, len: Bytes) -> Result<usize, OsError> {
+    map_file_as(file, offset, len, 0)
+}
+
+fn map_file_as(file: &File, offset: Bytes, len: Bytes, flag: i32) -> Result<usize, OsError> {
+    let how = (ALL_ACCESS, libc::MAP_SHARED | flag);
+    let subject = || format!("{len} of a file from {offset} on");
+    // SAFETY: the kernel chooses an unused address.
+    unsafe { raw(0, len, how, Some((file, offset)), subject) }
+}
+
+/// Maps part of a file, shared, at `addr`. If the file refuses, the range may be unmapped, and
+/// another thread can get the addresses: call [`try_file`] before.
 ///
-/// Without free pages, mmap(2) with `MAP_FIXED` fails after it unmapped the range, and another
-/// thread can get the addresses. It does not fail for want of pages that are set aside. This call
-/// needs `len` free addresses for a moment.
-pub(in crate::internal::sys) fn set_pages_aside(
+/// # Safety
+/// See [`unmap`].
+#[inline]
+pub unsafe fn map_file_over(
     file: &File,
     offset: Bytes,
     len: Bytes,
+    addr: usize,
 ) -> Result<(), OsError> {
+    let how = (ALL_ACCESS, libc::MAP_SHARED | libc::MAP_FIXED);
+    let subject = || format!("{addr:#x}, {len} of a file from {offset} on");
+    // SAFETY: the caller keeps the contract.
+    unsafe { raw(addr, len, how, Some((file, offset)), subject) }.map(drop)
+}
+
+/// Maps part of a file elsewhere for a moment. The kernel then has hugetlb pages for the part until
+/// it is removed from the file, so [`map_file_over`] does not fail for want of pages. Needs `len`
+/// free addresses.
+pub fn try_file(file: &File, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+    let subject = || format!("{len} of a file from {offset} on");
+    // Without access, so that nothing populates the pages, also under mlockall(2).
     let (how, what) = ((NO_ACCESS, libc::MAP_SHARED), Some((file, offset)));
     // SAFETY: nothing else uses the new mapping.
-    unsafe {
-        let addr = raw(0, len, how, what, || format!("{len} of a file from {offset} on"))?;
-        unmap(addr, len)
-    }
+    unsafe { unmap(raw(0, len, how, what, subject)?, len) }
 }
 
 /// Maps a file without access, only to keep it open.

@@ -157,7 +157,7 @@ mod tests {
         assert!(set_aside_at(1, page_size().bytes()).is_err());
         let file = File::open("/dev/null").unwrap();
         // SAFETY: the kernel chooses an unused address.
-        let mapped = unsafe { map_file(&file, Bytes::new(u64::MAX), page_size().bytes(), None) };
+        let mapped = map_file(&file, Bytes::new(u64::MAX), page_size().bytes());
         assert!(mapped.is_err());
     }
 }

@@ -211,7 +211,7 @@ fn bind() -> Result<(), OsError> {
     let mut last = Ok(());
     for node in numa::online() {
         // SAFETY: the page is this call's.
-        last = unsafe { numa::bind(page.0, page_size().bytes(), node) };
+        last = unsafe { numa::bind(page.0, page_size().bytes(), &[node]) };
         if last.is_ok() {
             break;
         }

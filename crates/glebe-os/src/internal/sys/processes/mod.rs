@@ -21,3 +21,4 @@ pub mod stand_in;
 pub mod symbols;
 pub mod thread;
 pub mod time_slice;
+pub mod user;

@@ -142,7 +142,7 @@ impl Shared {
         let mut rng = Rng(99);
         while !self.is_over() {
             self.allowed(self.area.set_policy(policies[rng.below(policies.len() as u64) as usize]));
-            self.allowed(self.area.clean(Bytes::new(rng.below(1 << 20))));
+            self.allowed(self.area.clean(Bytes::new(rng.below(len_of(256).get()))));
             if self.has_faults {
                 refuse(&self.area, [0, 0, 0, WRITES, READS, WRITES | READS][rng.below(6) as usize]);
             }
@@ -170,12 +170,13 @@ fn recall(reserve: &Reserve, shared: &Shared) {
 }
 
 fn run(reserve: Option<&Reserve>, has_file: bool, has_faults: bool) {
-    let limit = || SwapCache::with_limit(Bytes::mib(1));
+    let limit = || SwapCache::with_limit(len_of(256));
     let cache = reserve.map_or_else(limit, SwapCache::on).unwrap();
-    let small = WritePolicy { write_back: Bytes::new(100 << 10), put_back: Bytes::new(300 << 10) };
-    let mut policies = vec![put_back(Bytes::mib(2)), put_back(Bytes::new(600 << 10)), small];
+    let small = WritePolicy { write_back: len_of(25), put_back: len_of(75) };
+    let mut policies = vec![put_back(len_of(512)), put_back(len_of(150)), small];
     if has_file {
-        policies.extend([0, 9000, 1 << 20].map(|bytes| write_back(Bytes::new(bytes))));
+        let parts = len_of(2) + Bytes::new(808);
+        policies.extend([Bytes::ZERO, parts, len_of(256)].map(write_back));
     }
     let area = match has_file {
         true => with_file(&cache, PAGES),
@@ -224,7 +225,7 @@ fn replaced_all_the_time(area: &Area) {
             while Instant::now() < until {
                 let version = begun.fetch_add(1, Ordering::Relaxed) + 1;
                 area.store(2, &page_at(2, version)).unwrap();
-                area.clean(Bytes::mib(1)).unwrap();
+                area.clean(len_of(256)).unwrap();
             }
         });
         let (mut out, mut last) = (vec![0; page()], 0);
@@ -252,25 +253,25 @@ fn a_page_in_the_file_that_is_replaced_all_the_time_is_read_whole() {
 #[test]
 fn a_page_that_is_cleaned_all_the_time_is_read_whole() {
     let area = with_file(&SwapCache::on(&reserve()).unwrap(), 4);
-    area.set_policy(write_back(Bytes::mib(1))).unwrap();
+    area.set_policy(write_back(len_of(256))).unwrap();
     replaced_all_the_time(&area);
 }
 
 #[test]
 fn a_page_in_memory_that_is_replaced_all_the_time_is_read_whole() {
-    let area = without_file(&SwapCache::with_limit(Bytes::mib(1)).unwrap(), 4, Bytes::mib(1));
+    let area = without_file(&SwapCache::with_limit(len_of(256)).unwrap(), 4, len_of(256));
     replaced_all_the_time(&area);
 }
 
 #[test]
 fn a_page_that_is_stored_while_it_is_taken_is_there_or_was_taken() {
-    let area = with_file(&SwapCache::with_limit(Bytes::mib(1)).unwrap(), 4);
+    let area = with_file(&SwapCache::with_limit(len_of(256)).unwrap(), 4);
     let (barrier, mut out) = (Barrier::new(2), vec![0; page()]);
     for version in (2..600).step_by(2) {
         area.set_policy(WritePolicy::default()).unwrap();
         area.store(2, &page_at(2, version - 1)).unwrap();
         area.kept_gone();
-        area.set_policy(put_back(Bytes::mib(1))).unwrap();
+        area.set_policy(put_back(len_of(256))).unwrap();
         let was_there = thread::scope(|scope| {
             scope.spawn(|| {
                 let page = page_at(2, version);

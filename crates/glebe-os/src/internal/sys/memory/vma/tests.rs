@@ -387,7 +387,7 @@ fn a_file_on_tmpfs_without_a_name_is_in_memory() {
     std::fs::remove_file(&path).unwrap();
     let file = file.unwrap().unwrap();
     // SAFETY: the kernel chooses the address.
-    let at = unsafe { map_file(file.as_file(), Bytes::ZERO, page_size().bytes(), None) }.unwrap();
+    let at = map_file(file.as_file(), Bytes::ZERO, page_size().bytes()).unwrap();
     let found = shared_at(at).unwrap();
     assert_eq!(found.range, at..at + page_size().bytes().as_usize());
     assert_eq!(found.device, file.device().unwrap());
@@ -398,7 +398,7 @@ fn a_memfd_of_this_library_is_its_own() {
     let len = page_size().bytes();
     let file = crate::internal::sys::memory::memory_file::MemoryFile::new(len).unwrap();
     // SAFETY: the kernel chooses the address.
-    let at = unsafe { map_file(file.as_file(), Bytes::ZERO, len, None) }.unwrap();
+    let at = map_file(file.as_file(), Bytes::ZERO, len).unwrap();
     let refused = shared_at(at).unwrap_err();
     assert!(matches!(refused, Refusal::Own { at: told } if told == at), "{refused}");
 }
