@@ -163,6 +163,8 @@ pub enum Command<'a> {
     },
     /// `verbosity`.
     Verbosity {
+        /// The level of the log, if the line has one.
+        level: Option<u32>,
         /// No answer wanted.
         noreply: bool,
     },

@@ -41,7 +41,9 @@ fn command<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
         b"quit" => Command::Quit,
         b"shutdown" => Command::Shutdown,
         b"debugtime" | b"cache_memlimit" | b"slabs" | b"lru" | b"lru_crawler" | b"watch"
-        | b"extstore" | b"misbehave" => Command::Other { line, noreply: is_noreply(tokens) },
+        | b"refresh_certs" | b"extstore" | b"misbehave" => {
+            Command::Other { line, noreply: is_noreply(tokens) }
+        }
         // Ends the connection: the rest of an HTTP request, or a value, would pass for commands.
         _ if is_http(tokens) || is_noreply(tokens) => Command::Lost,
         _ => Command::wrong(UNKNOWN),
@@ -179,8 +181,10 @@ fn verbosity(mut tokens: Tokens<'_>) -> Command<'_> {
     let noreply = is_noreply(tokens);
     match tokens.next() {
         None => Command::wrong(UNKNOWN),
-        Some(b"noreply") => Command::Verbosity { noreply },
-        Some(level) if unsigned_32(level).is_some() => Command::Verbosity { noreply },
-        Some(_) => Command::wrong(BAD_FORMAT),
+        Some(b"noreply") => Command::Verbosity { level: None, noreply },
+        Some(level) => match unsigned_32(level) {
+            None => Command::wrong(BAD_FORMAT),
+            level => Command::Verbosity { level, noreply },
+        },
     }
 }

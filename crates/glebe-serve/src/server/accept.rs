@@ -11,26 +11,42 @@ use std::time::Duration;
 
 use glebe::internal::sys::files::handed_over::{self, Handed};
 use mio::net::{TcpListener, UnixListener, UnixStream};
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use rustix::io::Errno;
 use rustix::net::{sockopt, AddressFamily, SocketType};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use socket2::{Domain, Socket, Type};
 
 use super::conn::{Conn, Shown, State, Stream};
+use super::tls::Keys;
 use super::worker::Hired;
-use super::{Failure, Settings, Shared};
+use super::{watching, Failure, Settings, Shared};
+use crate::watch::Topic;
 
 const WAKE: Token = Token(usize::MAX);
 const SIGNAL: Token = Token(usize::MAX - 1);
+const HANG_UP: Token = Token(usize::MAX - 2);
 /// Pause after a failed accept, for example when the process has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Descriptors that the process needs beside those of connections and workers.
 const OWN_DESCRIPTORS: u64 = 64;
+/// Most connections that are accepted or refused before the next look at signals.
+const ACCEPTS: usize = 256;
 const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
 
+/// What is left of the connections that waited at a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    Empty,
+    /// More may wait.
+    Long,
+    /// They must wait because the server is full.
+    Full,
+}
+
 enum Listener {
-    Tcp(TcpListener),
+    /// With true, connections use TLS.
+    Tcp(TcpListener, bool),
     Unix(UnixListener, Option<PathBuf>),
 }
 
@@ -41,8 +57,12 @@ pub(super) struct Door {
     unix: Option<(PathBuf, u32)>,
     listeners: Vec<Listener>,
     signals: UnixStream,
+    hang_ups: UnixStream,
     next_worker: usize,
     others: Handed,
+    /// Connections over TCP use TLS, but for these addresses.
+    is_tls: bool,
+    without_tls: Vec<SocketAddr>,
 }
 
 impl Door {
@@ -53,7 +73,8 @@ impl Door {
         allow_descriptors(settings)?;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
-        let (listeners, others) = handed_over()?;
+        let is_tls = settings.access.tls.is_some();
+        let (listeners, others) = handed_over(is_tls)?;
         let (mut bound, mut unix) = (Vec::new(), None);
         if listeners.is_empty() {
             for address in &settings.listen {
@@ -68,16 +89,21 @@ impl Door {
             unix.clone_from(&settings.unix);
         }
         let registry = poll.registry();
-        let (signals, sender) = std::os::unix::net::UnixStream::pair()?;
-        signals.set_nonblocking(true)?;
-        let mut signals = UnixStream::from_std(signals);
-        registry.register(&mut signals, SIGNAL, Interest::READABLE)?;
-        for signal in [SIGTERM, SIGINT] {
-            signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
-        }
-        // SIGHUP has no effect: the server has no settings to reload.
-        signal_hook::flag::register(SIGHUP, Arc::default())?;
-        Ok((Self { poll, bound, unix, listeners, signals, next_worker: 0, others }, waker))
+        let signals = caught(registry, SIGNAL, &[SIGTERM, SIGINT])?;
+        let hang_ups = caught(registry, HANG_UP, &[SIGHUP])?;
+        let door = Self {
+            poll,
+            bound,
+            unix,
+            listeners,
+            signals,
+            hang_ups,
+            next_worker: 0,
+            others,
+            is_tls,
+            without_tls: settings.access.without_tls.clone(),
+        };
+        Ok((door, waker))
     }
 
     /// Takes the descriptors of the service manager that this server does not serve.
@@ -88,7 +114,8 @@ impl Door {
     pub(super) fn listen(&mut self, backlog: i32) -> Result<(), Failure> {
         for (address, socket) in self.bound.drain(..) {
             socket.listen(backlog).map_err(|e| format!("cannot listen at {address}: {e}"))?;
-            self.listeners.push(Listener::Tcp(TcpListener::from_std(socket.into())));
+            let is_tls = self.is_tls && !self.without_tls.contains(&address);
+            self.listeners.push(Listener::Tcp(TcpListener::from_std(socket.into()), is_tls));
         }
         if let Some((path, mode)) = self.unix.take() {
             let failed = |e| format!("cannot listen at {}: {e}", path.display());
@@ -98,7 +125,7 @@ impl Door {
         let registry = self.poll.registry();
         for (nth, listener) in self.listeners.iter_mut().enumerate() {
             match listener {
-                Listener::Tcp(tcp) => registry.register(tcp, Token(nth), Interest::READABLE)?,
+                Listener::Tcp(tcp, _) => registry.register(tcp, Token(nth), Interest::READABLE)?,
                 Listener::Unix(unix, _) => {
                     registry.register(unix, Token(nth), Interest::READABLE)?;
                 }
@@ -129,7 +156,7 @@ impl Door {
 
     pub(super) fn port(&self) -> Option<u16> {
         self.listeners.iter().find_map(|listener| match listener {
-            Listener::Tcp(tcp) => Some(tcp.local_addr().ok()?.port()),
+            Listener::Tcp(tcp, _) => Some(tcp.local_addr().ok()?.port()),
             Listener::Unix(..) => None,
         })
     }
@@ -152,6 +179,10 @@ impl Door {
                             return Ok(());
                         }
                     }
+                    HANG_UP => {
+                        while self.hang_ups.read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
+                        shared.refresh();
+                    }
                     WAKE => {}
                     Token(nth) if !waiting.contains(&nth) => waiting.push(nth),
                     Token(_) => {}
@@ -160,57 +191,61 @@ impl Door {
             if shared.is_ending.load(Ordering::Acquire) {
                 return Ok(());
             }
-            let mut is_starved = false;
+            let (mut is_starved, mut has_more) = (false, false);
             for nth in std::mem::take(&mut waiting) {
-                match self.accept_all(nth, shared, workers) {
-                    Ok(true) => {}
-                    Ok(false) => waiting.push(nth),
+                match self.accept_some(nth, shared, workers) {
+                    Ok(Queue::Empty) => {}
+                    Ok(Queue::Full) => waiting.push(nth),
+                    Ok(Queue::Long) => {
+                        has_more = true;
+                        waiting.push(nth);
+                    }
                     Err(e) => {
-                        if shared.settings.verbose > 0 {
-                            eprintln!("glebe serve: accept: {e}");
-                        }
+                        shared.verbosity.warn(format_args!("accept: {e}"));
                         is_starved = true;
                         waiting.push(nth);
                     }
                 }
             }
-            wait = is_starved.then_some(PAUSE);
+            wait = match has_more {
+                true => Some(Duration::ZERO),
+                false => is_starved.then_some(PAUSE),
+            };
         }
     }
 
-    /// Accepts or refuses all waiting connections. Returns false if they must wait because the
-    /// server is full.
-    fn accept_all(&mut self, nth: usize, shared: &Shared, workers: &[Hired]) -> io::Result<bool> {
-        loop {
+    /// Accepts or refuses waiting connections, at most [`ACCEPTS`], because signals and other
+    /// listeners must not wait for a flood to end.
+    fn accept_some(&mut self, nth: usize, shared: &Shared, workers: &[Hired]) -> io::Result<Queue> {
+        for _ in 0..ACCEPTS {
             let most = shared.settings.conns as u64;
             let is_full = shared.totals.now.load(Ordering::Relaxed) >= most;
             if is_full && !shared.settings.refuse_fast {
                 shared.totals.paused.fetch_add(1, Ordering::Relaxed);
-                return Ok(false);
+                return Ok(Queue::Full);
             }
-            let (mut stream, addr) = match self.listeners[nth].accept() {
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
-                // A signal came, or the client has left.
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
-                    ) =>
-                {
-                    continue;
-                }
-                other => other?,
-            };
+            let (mut stream, addr) =
+                match self.listeners[nth].accept(shared.keys.as_ref().filter(|_| !is_full)) {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Queue::Empty),
+                    // A signal came, or the client has left.
+                    Err(e)
+                        if matches!(
+                            e.kind(),
+                            ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                        ) =>
+                    {
+                        continue;
+                    }
+                    other => other?,
+                };
             if is_full {
                 shared.totals.refused.fetch_add(1, Ordering::Relaxed);
+                shared.verbosity.warn(format_args!("{addr}: refused, {most} connections"));
                 // If the write fails, the client only sees the connection end.
                 let _ = stream.write(REFUSAL);
                 continue;
             }
-            let number = match &stream {
-                Stream::Tcp(tcp) => tcp.as_raw_fd(),
-                Stream::Unix(unix) => unix.as_raw_fd(),
-            } as u64;
+            let number = stream.number();
             let shown = Arc::new(Shown {
                 number,
                 addr,
@@ -218,16 +253,27 @@ impl Door {
                 state: AtomicU8::new(State::Idle as u8),
                 last: AtomicU32::new(shared.store.clock().now()),
             });
+            shared.verbosity.trace(format_args!("<{number} new client connection"));
+            if shared.store.watch.wants(Topic::Connections) {
+                let remote = watching::remote(&shown.addr);
+                shared.store.watch.note(Topic::Connections, |text| {
+                    let line = format!("conn_new {remote} cfd={number}");
+                    text.extend_from_slice(line.as_bytes());
+                });
+            }
             shared.shown().insert(number, Arc::clone(&shown));
             shared.totals.now.fetch_add(1, Ordering::Relaxed);
             shared.totals.all.fetch_add(1, Ordering::Relaxed);
             let worker = &workers[self.next_worker % workers.len()];
             self.next_worker += 1;
-            if let Err(returned) = worker.sender.send(Conn::new(stream, shown)) {
+            if let Err(returned) =
+                worker.sender.send(Conn::new(stream, shown, shared.passwords.is_none()))
+            {
                 shared.forget(&returned.0);
             }
             worker.waker.wake()?;
         }
+        Ok(Queue::Long)
     }
 
     pub(super) fn close(&mut self) {
@@ -240,13 +286,18 @@ impl Door {
 }
 
 impl Listener {
-    fn accept(&self) -> io::Result<(Stream, String)> {
+    /// Accepts a connection, over TLS if the listener and the caller have keys for it.
+    fn accept(&self, keys: Option<&Keys>) -> io::Result<(Stream, String)> {
         match self {
-            Self::Tcp(listener) => {
+            Self::Tcp(listener, is_tls) => {
                 let (stream, addr) = listener.accept()?;
                 // Answers are written whole, so the kernel need not collect small writes.
                 let _ = stream.set_nodelay(true);
-                Ok((Stream::Tcp(stream), format!("tcp:{addr}")))
+                let stream = match keys.filter(|_| *is_tls) {
+                    Some(keys) => Stream::Tls(Box::new(keys.session(stream)?)),
+                    None => Stream::Tcp(stream),
+                };
+                Ok((stream, format!("tcp:{addr}")))
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
@@ -257,7 +308,7 @@ impl Listener {
 
     fn address(&self) -> String {
         match self {
-            Self::Tcp(tcp) => {
+            Self::Tcp(tcp, _) => {
                 tcp.local_addr().map_or_else(|e| e.to_string(), |a| format!("tcp:{a}"))
             }
             Self::Unix(unix, _) => {
@@ -270,14 +321,26 @@ impl Listener {
 
     fn number(&self) -> u64 {
         match self {
-            Self::Tcp(tcp) => tcp.as_raw_fd() as u64,
+            Self::Tcp(tcp, _) => tcp.as_raw_fd() as u64,
             Self::Unix(unix, _) => unix.as_raw_fd() as u64,
         }
     }
 }
 
+/// Returns a socket that becomes readable at each of `signals`.
+fn caught(registry: &Registry, token: Token, signals: &[i32]) -> io::Result<UnixStream> {
+    let (caught, sender) = std::os::unix::net::UnixStream::pair()?;
+    caught.set_nonblocking(true)?;
+    let mut caught = UnixStream::from_std(caught);
+    registry.register(&mut caught, token, Interest::READABLE)?;
+    for signal in signals {
+        signal_hook::low_level::pipe::register(*signal, sender.try_clone()?)?;
+    }
+    Ok(caught)
+}
+
 /// Returns the listening sockets of streams that a service manager handed over, and the rest.
-fn handed_over() -> Result<(Vec<Listener>, Handed), Failure> {
+fn handed_over(is_tls: bool) -> Result<(Vec<Listener>, Handed), Failure> {
     let (mut listeners, mut others) = (Vec::new(), Vec::new());
     for (nth, (name, fd)) in handed_over::take()?.into_iter().enumerate() {
         let kind = sockopt::socket_domain(&fd).and_then(|of| Ok((of, sockopt::socket_type(&fd)?)));
@@ -285,7 +348,7 @@ fn handed_over() -> Result<(Vec<Listener>, Handed), Failure> {
             Ok((AddressFamily::INET | AddressFamily::INET6, SocketType::STREAM)) => {
                 let tcp = std::net::TcpListener::from(fd);
                 tcp.set_nonblocking(true)?;
-                listeners.push(Listener::Tcp(TcpListener::from_std(tcp)));
+                listeners.push(Listener::Tcp(TcpListener::from_std(tcp), is_tls));
             }
             Ok((AddressFamily::UNIX, SocketType::STREAM)) => {
                 let unix = std::os::unix::net::UnixListener::from(fd);

@@ -4,6 +4,7 @@
 use super::answer::line;
 use super::execute::Hands;
 use super::listing::Dump;
+use super::tls::Keys;
 use crate::protocol::BAD_FORMAT;
 
 /// Minimum of `cache_memlimit`, as in memcached.
@@ -32,7 +33,11 @@ pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) -> Optio
             line(out, BAD_FORMAT);
         }
         [b"slabs" | b"lru_crawler" | b"lru", _, ..] => line(out, "OK"),
-        [b"watch", ..] => line(out, "CLIENT_ERROR watch commands not allowed"),
+        [b"refresh_certs", ..] => match hands.shared.keys.as_ref().map(Keys::refresh) {
+            None => line(out, "Error TLS not enabled"),
+            Some(Ok(())) => line(out, "OK"),
+            Some(Err(e)) => line(out, &format!("Error {e}")),
+        },
         _ => line(out, "ERROR"),
     }
     None

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::conn::Conn;
 use super::execute::{Hands, Next, ANSWERS_MAX};
+use super::logged::{first_line, log};
+use super::login::log_in;
 use super::worker::READ;
 use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
@@ -45,6 +47,38 @@ fn may_wait(conn: &mut Conn, bytes: usize, others: usize) -> bool {
     others < WAITING && bytes <= READ && since.elapsed() < PATIENCE
 }
 
+/// Lets a connection wait for room for a value of which `input` is the start, or refuses the value.
+fn put_off(
+    conn: &mut Conn,
+    input: &[u8],
+    need: usize,
+    hands: &mut Hands<'_>,
+    out: &mut Vec<u8>,
+) -> Fate {
+    if may_wait(conn, input.len(), hands.waiting) {
+        conn.input = input.to_vec();
+        return Fate::Later;
+    }
+    conn.waits_since = None;
+    hands.refuse(input, out);
+    conn.skip = (need - input.len()) as u64;
+    Fate::Waits
+}
+
+/// Executes the first command of `input`, or logs the connection in.
+#[inline]
+fn next(conn: &mut Conn, input: &[u8], hands: &mut Hands<'_>, out: &mut Vec<u8>) -> Next {
+    let begin = out.len();
+    let next = match &hands.shared.passwords {
+        Some(passwords) if !conn.is_known => log_in(hands, passwords, conn, input, out),
+        _ => hands.execute(input, conn.shown.number, out),
+    };
+    if hands.shared.verbosity.level() > 1 && out.len() > begin {
+        log(format_args!(">{} {}", conn.shown.number, first_line(&out[begin..])));
+    }
+    next
+}
+
 /// Executes commands of `input` until the turn is over. Returns the rest, unless it is already in
 /// `conn.input`, and the connection's fate.
 pub(super) fn carry_out<'i>(
@@ -54,7 +88,7 @@ pub(super) fn carry_out<'i>(
     out: &mut Vec<u8>,
 ) -> (&'i [u8], Fate) {
     let mut rest = input;
-    conn.need = 0;
+    (conn.need, hands.conn) = (0, conn.shown.number);
     let mut left = hands.shared.settings.turn.max(1);
     while !rest.is_empty() {
         if out.len() > ANSWERS_MAX || left == 0 {
@@ -72,7 +106,7 @@ pub(super) fn carry_out<'i>(
                 None => return (&[], Fate::Ends),
             }
         }
-        match hands.execute(rest, conn.shown.number, out) {
+        match next(conn, rest, hands, out) {
             Next::Go(used) => rest = &rest[used..],
             Next::Skip(used, skip) => {
                 let here = (rest.len() - used).min(usize::try_from(skip).unwrap_or(usize::MAX));
@@ -81,14 +115,7 @@ pub(super) fn carry_out<'i>(
             }
             Next::Need(need) => {
                 if need > CHARGED && !hands.shared.may_charge(conn, need as u64) {
-                    if may_wait(conn, rest.len(), hands.waiting) {
-                        conn.input = rest.to_vec();
-                        return (&[], Fate::Later);
-                    }
-                    conn.waits_since = None;
-                    hands.refuse(rest, out);
-                    conn.skip = (need - rest.len()) as u64;
-                    return (&[], Fate::Waits);
+                    return (&[], put_off(conn, rest, need, hands, out));
                 }
                 conn.waits_since = None;
                 conn.need = need;
@@ -106,6 +133,13 @@ pub(super) fn carry_out<'i>(
                 conn.dump = Some(dump);
                 conn.input = rest[used..].to_vec();
                 return (&[], Fate::Again);
+            }
+            Next::Watch(used) => {
+                conn.watcher = hands.watch(&rest[..used], out);
+                if conn.watcher.is_some() {
+                    return (&[], Fate::Waits);
+                }
+                rest = &rest[used..];
             }
             Next::Close => return (&[], Fate::Ends),
             Next::Stop => {

@@ -5,13 +5,17 @@
 //! the sum of [`Conn::kept`].
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
 use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
 
 use super::listing::Dump;
+use super::tls::Session;
+use crate::watch::Watcher;
 
 /// Data for `stats conns`.
 #[derive(Debug)]
@@ -43,6 +47,48 @@ impl State {
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<Session>),
+}
+
+impl Stream {
+    pub(super) fn register(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => registry.register(stream, token, interest),
+            Self::Unix(stream) => registry.register(stream, token, interest),
+            Self::Tls(session) => registry.register(&mut session.socket, token, interest),
+        }
+    }
+
+    /// Returns the descriptor's number.
+    pub(super) fn number(&self) -> u64 {
+        (match self {
+            Self::Tcp(tcp) => tcp.as_raw_fd(),
+            Self::Unix(unix) => unix.as_raw_fd(),
+            Self::Tls(session) => session.socket.as_raw_fd(),
+        }) as u64
+    }
+
+    fn session(&self) -> Option<&Session> {
+        match self {
+            Self::Tls(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    /// Returns true until the end of a handshake.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.session().is_some_and(Session::is_handshaking)
+    }
+
+    /// Returns true if the socket may have bytes after a read that did not fill its buffer.
+    pub(super) fn has_more(&self) -> bool {
+        self.session().is_some_and(Session::has_more)
+    }
 }
 
 impl Read for Stream {
@@ -50,6 +96,7 @@ impl Read for Stream {
         match self {
             Self::Tcp(stream) => stream.read(buf),
             Self::Unix(stream) => stream.read(buf),
+            Self::Tls(session) => session.read(buf),
         }
     }
 }
@@ -59,6 +106,7 @@ impl Write for Stream {
         match self {
             Self::Tcp(stream) => stream.write(buf),
             Self::Unix(stream) => stream.write(buf),
+            Self::Tls(session) => session.write(buf),
         }
     }
 
@@ -71,6 +119,8 @@ impl Write for Stream {
 pub(super) struct Conn {
     pub(super) stream: Stream,
     pub(super) shown: Arc<Shown>,
+    /// The client may use the server: it logged in, or the server has no passwords.
+    pub(super) is_known: bool,
     /// Bytes received and not yet executed.
     pub(super) input: Vec<u8>,
     /// Bytes that `input` must have before it is parsed again.
@@ -79,6 +129,8 @@ pub(super) struct Conn {
     pub(super) skip: u64,
     /// The next bytes may be the rest of a malformed value.
     pub(super) is_doubtful: bool,
+    /// Lines to send, if the client watches the server.
+    pub(super) watcher: Option<Arc<Watcher>>,
     /// A listing to send before `input` is handled.
     pub(super) dump: Option<Dump>,
     /// Answers that the client has not taken in full. The first `sent` bytes are already sent.
@@ -99,14 +151,16 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(stream: Stream, shown: Arc<Shown>) -> Self {
+    pub(super) fn new(stream: Stream, shown: Arc<Shown>, is_known: bool) -> Self {
         Self {
             stream,
             shown,
+            is_known,
             input: Vec::new(),
             need: 0,
             skip: 0,
             is_doubtful: false,
+            watcher: None,
             dump: None,
             out: Vec::new(),
             sent: 0,
@@ -124,15 +178,17 @@ impl Conn {
     }
 
     pub(super) fn is_sending(&self) -> bool {
-        self.sent < self.out.len()
+        self.sent < self.out.len() || self.stream.session().is_some_and(Session::is_pending)
     }
 
-    /// Returns the capacity of both buffers in bytes if answers are unsent, otherwise 0.
+    /// Returns the capacity of both buffers in bytes if answers are unsent, otherwise 0, and the
+    /// bytes of TLS.
     pub(super) fn kept(&self) -> u64 {
+        let of_tls = self.stream.session().map_or(0, Session::kept);
         if self.is_sending() {
-            (self.out.capacity() + self.input.capacity()) as u64
+            (self.out.capacity() + self.input.capacity()) as u64 + of_tls
         } else {
-            0
+            of_tls
         }
     }
 
@@ -140,7 +196,10 @@ impl Conn {
     /// Returns the bytes sent.
     pub(super) fn send(&mut self, answers: &[u8]) -> io::Result<u64> {
         let mut bytes = 0;
-        while self.is_sending() {
+        if let Stream::Tls(session) = &mut self.stream {
+            session.push()?;
+        }
+        while self.sent < self.out.len() {
             let n = self.write_from_out()?;
             if n == 0 {
                 self.out.extend_from_slice(answers);

@@ -27,6 +27,7 @@ macro_rules! counters {
 }
 
 counters! {
+    auth_cmds auth_errors ssl_handshake_errors
     get_hits get_misses cmd_get cmd_set cmd_flush cmd_touch cmd_meta touch_hits touch_misses
     delete_hits delete_misses incr_hits incr_misses decr_hits decr_misses cas_hits cas_misses
     cas_badval bytes_read bytes_written idle_kicks answer_kicks conn_yields

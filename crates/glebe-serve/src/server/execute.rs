@@ -3,6 +3,7 @@
 use super::answer::{line, number};
 use super::counters::Counters;
 use super::listing::Dump;
+use super::logged::log;
 use super::{admin, meta, stats, Shared, VERSION};
 use crate::protocol::{self, Command, Line, Verb, BINARY_HEAD};
 use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
@@ -32,6 +33,8 @@ pub(super) enum Next {
     Doubt(usize),
     /// Send this listing, then execute the next command.
     List(usize, Dump),
+    /// Send the answers, then only the lines that the client watches.
+    Watch(usize),
     /// Send the answers and end the connection.
     Close,
     Stop,
@@ -42,6 +45,8 @@ pub(super) struct Hands<'a> {
     pub(super) counters: &'a Counters,
     pub(super) room: Room,
     pub(super) key: Vec<u8>,
+    /// Number of the connection whose command is executed.
+    pub(super) conn: u64,
     /// Connections of the worker that wait for other connections' values.
     pub(super) waiting: usize,
 }
@@ -60,8 +65,8 @@ impl Hands<'_> {
             Line::TooLong => return Next::Close,
         };
         let command = protocol::parse(text);
-        if self.shared.settings.verbose > 1 {
-            eprintln!("<{conn} {}", text.escape_ascii());
+        if self.shared.verbosity.level() > 1 {
+            log(format_args!("<{conn} {}", text.escape_ascii()));
         }
         if let Command::Get { keys, cas, touch } = command {
             return self.get(input, keys, (cas, touch), used, out);
@@ -94,6 +99,9 @@ impl Hands<'_> {
             }
             Command::Other { line, noreply } => {
                 let begin = out.len();
+                if line.starts_with(b"watch") && second_word(line) != b"noreply" {
+                    return Next::Watch(used);
+                }
                 match admin::answer(self, line, out) {
                     _ if noreply => out.truncate(begin),
                     Some(dump) => return Next::List(used, dump),
@@ -159,7 +167,8 @@ impl Hands<'_> {
                 self.flush_all(delay, out);
                 noreply
             }
-            Command::Verbosity { noreply } => {
+            Command::Verbosity { level, noreply } => {
+                level.inspect(|level| self.shared.verbosity.set(*level));
                 line(out, "OK");
                 noreply
             }
@@ -237,9 +246,9 @@ impl Hands<'_> {
     fn get_one(&mut self, key: &[u8], (cas, touch): (bool, Option<i64>), out: &mut Vec<u8>) {
         let look = Look { touch: touch.map(|sent| self.time(sent)), ..Look::default() };
         let store = &self.shared.store;
-        let mut hit = None;
+        let (mut hit, mut len) = (None, 0);
         let found = store.get(key, look, &mut self.room, out, |item, _, out| {
-            hit = Some(item.is_large());
+            (hit, len) = (Some(item.is_large()), item.head.len);
             out.extend_from_slice(b"VALUE ");
             out.extend_from_slice(key);
             out.push(b' ');
@@ -257,6 +266,7 @@ impl Hands<'_> {
             out.extend_from_slice(b"\r\n");
         }
         let hit = hit.filter(|_| found.is_some());
+        self.note_get(key, hit.map(|large| (large, len)));
         if touch.is_some() {
             self.count_touch(hit);
         }
@@ -280,6 +290,7 @@ impl Hands<'_> {
             if is_set {
                 self.shared.store.delete(key, None, &mut self.room);
             }
+            self.note_store(key, (Verb::Set, 0, len), Err(Refused::TooLarge));
             line(out, TOO_LARGE);
             return Err(Next::Skip(used, len + 2));
         }
@@ -297,7 +308,9 @@ impl Hands<'_> {
 
     fn store(&mut self, key: &[u8], verb: Verb, meta: &Meta, value: &[u8], out: &mut Vec<u8>) {
         let is_large = self.count_set(key, value);
-        let stored = match self.shared.store.store(key, verb, meta, value, &mut self.room) {
+        let done = self.shared.store.store(key, verb, meta, value, &mut self.room);
+        self.note_store(key, (verb, meta.exptime, value.len() as u64), done);
+        let stored = match done {
             Ok(stored) => stored,
             Err(why) => return line(out, refused(why)),
         };
@@ -318,6 +331,9 @@ impl Hands<'_> {
     fn delete(&mut self, key: &[u8], out: &mut Vec<u8>) {
         let done = self.shared.store.delete(key, None, &mut self.room);
         let hit = self.done(&done);
+        if let Changed::Done(head, _) = done {
+            self.note_delete(key, "delete", hit == Some(true), head.len);
+        }
         self.count_delete(hit);
         self.shared.prefixes.count_delete(key);
         line(out, if hit.is_some() { "DELETED" } else { "NOT_FOUND" });

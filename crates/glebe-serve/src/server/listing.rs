@@ -6,6 +6,7 @@ use base64::prelude::{Engine, BASE64_STANDARD};
 use super::answer::number;
 use super::Shared;
 use crate::store::{Classes, Found, Place, Room};
+use crate::watch::url;
 
 /// A piece with more bytes is complete.
 const PIECE: usize = 32 << 10;
@@ -153,15 +154,4 @@ fn fields(shared: &Shared, key: &[u8], item: &Found, out: &mut Vec<u8>) {
 fn field(name: &str, value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(name.as_bytes());
     number(out, value);
-}
-
-fn url(byte: u8, out: &mut Vec<u8>) {
-    const DIGITS: [u8; 16] = *b"0123456789ABCDEF";
-    match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte),
-        _ => {
-            let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
-            out.extend_from_slice(&[b'%', high, low]);
-        }
-    }
 }

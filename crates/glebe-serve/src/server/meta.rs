@@ -73,10 +73,10 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
     let now = store.clock().now();
     let mut has_value = false;
     let mut made = false;
-    let mut is_large = false;
+    let (mut is_large, mut len) = (false, 0);
     let found = loop {
         let found = store.get(key, look, &mut hands.room, out, |item, won, out| {
-            is_large = item.is_large();
+            (is_large, len) = (item.is_large(), item.head.len);
             has_value = flags.has(b'v') && flags.cas != Some(item.head.cas);
             get_head(item, won || made, sent, (flags, has_value, now), out);
             has_value
@@ -90,6 +90,7 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
         }
     };
     let hit = (found && !made).then_some(is_large);
+    hands.note_get(key, hit.map(|large| (large, len)));
     match touch.is_some() {
         true => hands.count_touch(hit),
         false => hands.count_get(hit),

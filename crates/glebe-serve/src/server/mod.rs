@@ -4,6 +4,7 @@
 //! thread ticks the store. Each worker serves its own connections.
 
 mod accept;
+mod access;
 mod admin;
 mod answer;
 mod carry;
@@ -13,11 +14,21 @@ mod counters;
 mod counting;
 mod execute;
 mod listing;
+mod logged;
+mod login;
 mod meta;
+mod metrics;
+mod passwords;
 mod prefixes;
 mod settings;
 mod shares;
 mod stats;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
+mod watching;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -29,16 +40,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+pub use access::{Access, ClientCertificates, Tls};
 pub use control::{ask as ask_control, in_dir as controls_in};
 pub use settings::{Settings, PORT, TURN};
 
 use conn::{Conn, Shown};
 use counters::Counters;
+use logged::{log, Verbosity};
+use passwords::Passwords;
 use prefixes::Prefixes;
 use shares::Shares;
+use tls::Keys;
 use worker::Worker;
 
 use crate::store::{Limits, Room, Store};
+use crate::watch::Topic;
 
 const TICK: Duration = Duration::from_millis(100);
 
@@ -54,6 +70,9 @@ struct Shared {
     store: Store,
     counters: Vec<Counters>,
     prefixes: Prefixes,
+    passwords: Option<Passwords>,
+    keys: Option<Keys>,
+    verbosity: Verbosity,
     /// Connections and listening sockets by descriptor.
     shown: Mutex<BTreeMap<u64, Arc<Shown>>>,
     totals: Totals,
@@ -81,6 +100,16 @@ impl Shared {
         let _ = self.waker.wake();
     }
 
+    /// Reads the files of users and certificates again, after SIGHUP.
+    fn refresh(&self) {
+        if let Some(Err(e)) = self.keys.as_ref().map(Keys::refresh) {
+            log(format_args!("glebe serve: the certificate stays as it was: {e}"));
+        }
+        if let Some(Err(e)) = self.passwords.as_ref().map(Passwords::refresh) {
+            log(format_args!("glebe serve: the users stay as they were: {e}"));
+        }
+    }
+
     fn shown(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Shown>>> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,7 +121,23 @@ impl Shared {
         self.shown().values().filter(is_listening).count() as u64
     }
 
+    /// Notes that a connection ends, and why.
+    fn note_end(&self, conn: &Conn, why: &str) {
+        let number = conn.shown.number;
+        self.verbosity.trace(format_args!("<{number} connection closed ({why})."));
+        if self.store.watch.wants(Topic::Connections) {
+            let remote = watching::remote(&conn.shown.addr);
+            self.store.watch.note(Topic::Connections, |text| {
+                let line = format!("conn_close {remote} reason={why} cfd={number}");
+                text.extend_from_slice(line.as_bytes());
+            });
+        }
+    }
+
     fn forget(&self, conn: &Conn) {
+        if let Some(watcher) = &conn.watcher {
+            self.store.watch.leave(watcher);
+        }
         self.under_way.fetch_sub(conn.charged, Ordering::Relaxed);
         self.shown().remove(&conn.shown.number);
         let before = self.totals.now.fetch_sub(1, Ordering::Relaxed);
@@ -163,15 +208,20 @@ impl Server {
             reserve_bytes: shares.reserve,
             brick: settings.brick,
             more: settings.more,
-            node: settings.node,
+            nodes: settings.nodes.clone(),
             item_bytes: settings.item_max,
             evict: settings.evict,
         };
+        let passwords = settings.access.passwords.as_deref().map(Passwords::read).transpose()?;
+        let keys = settings.access.tls.as_ref().map(Keys::read).transpose()?;
         let (door, waker) = accept::Door::open(&settings)?;
         let store = Store::new(limits)?;
         let threads = settings.threads;
         let shared = Arc::new(Shared {
             prefixes: Prefixes::new(settings.delimiter),
+            verbosity: Verbosity::new(settings.verbose),
+            passwords,
+            keys,
             settings,
             shares,
             store,
@@ -276,6 +326,13 @@ impl Server {
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.shared.store
+    }
+
+    /// Returns a function that returns the statistics of the cache as OpenMetrics text without its
+    /// end mark. The names begin with `glebe_serve_`. Costs as much as `stats`.
+    pub fn metrics(&self) -> impl Fn() -> String + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || metrics::families(&shared)
     }
 
     /// Returns a function that ends the server.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use glebe::contig::Node;
 use glebe::units::PageSize;
 
+use super::Access;
+
 /// A server's settings. The defaults are memcached's, except the address and `turn`.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -16,8 +18,8 @@ pub struct Settings {
     pub brick: Option<PageSize>,
     /// Bytes that may be added to a reserve of bricks later.
     pub more: u64,
-    /// The only NUMA node to take memory of, if any.
-    pub node: Option<Node>,
+    /// The only NUMA nodes to take memory of; any if empty.
+    pub nodes: Vec<Node>,
     /// Maximum bytes of an item with key and head.
     pub item_max: u64,
     /// Worker threads.
@@ -49,6 +51,8 @@ pub struct Settings {
     pub delimiter: Option<u8>,
     /// Verbosity of standard error.
     pub verbose: u8,
+    /// Who may use the server.
+    pub access: Access,
     /// For tests: `debugtime` moves the clock.
     pub debug_time: bool,
     /// Serves the reserve's statistics to `glebe stats`, and the control socket.
@@ -69,7 +73,7 @@ impl Default for Settings {
             memory: 64 << 20,
             brick: None,
             more: 0,
-            node: None,
+            nodes: Vec::new(),
             item_max: 1 << 20,
             threads: 4,
             conns: 1024,
@@ -85,6 +89,7 @@ impl Default for Settings {
             dump: true,
             delimiter: None,
             verbose: 0,
+            access: Access::default(),
             debug_time: false,
             serve_stats: true,
             control: None,

@@ -5,19 +5,22 @@
 mod classes;
 
 use std::fmt::Write;
+use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use glebe::contig::Node;
+use glebe::units::Bytes;
 
 use super::answer::line;
 use super::conn::State;
 use super::counters::Counters;
+use super::tls::Keys;
 use super::{listing, Shared, VERSION};
 use crate::store::Held;
 
 const ZEROS: &[&str] = &[
     "read_buf_oom",
-    "auth_cmds",
-    "auth_errors",
     "hash_is_expanding",
     "slab_reassign_rescues",
     "slab_reassign_chunk_rescues",
@@ -30,6 +33,7 @@ const ZEROS: &[&str] = &[
     "lru_crawler_running",
     "lru_crawler_starts",
     "malloc_fails",
+    "log_worker_dropped",
     "evicted_active",
     "lrutail_reflocked",
     "moves_to_cold",
@@ -140,6 +144,8 @@ fn general(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("touch_misses", sums.touch_misses);
     stats.put("store_too_large", read(&events.too_large));
     stats.put("store_no_memory", events.no_memory.sum());
+    stats.put("auth_cmds", sums.auth_cmds);
+    stats.put("auth_errors", sums.auth_errors);
     stats.put("idle_kicks", sums.idle_kicks);
     stats.put("bytes_read", sums.bytes_read);
     stats.put("bytes_written", sums.bytes_written);
@@ -151,10 +157,23 @@ fn general(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("conn_yields", sums.conn_yields);
     stats.put("hash_power_level", (held.index / 16).max(1).ilog2());
     stats.put("hash_bytes", held.index);
+    tls_and_watchers(shared, sums.ssl_handshake_errors, stats);
     for zero in ZEROS {
         stats.put(zero, 0);
     }
     items_in_all(shared, &held, stats);
+}
+
+fn tls_and_watchers(shared: &Shared, handshake_errors: u64, stats: &mut Stats<'_>) {
+    if let Some(keys) = &shared.keys {
+        stats.put("ssl_handshake_errors", handshake_errors);
+        stats.put("time_since_server_cert_refresh", keys.age());
+    }
+    let [watchers, sent, skipped] = shared.store.watch.counts();
+    stats.put("log_worker_written", sent);
+    stats.put("log_watcher_skipped", skipped);
+    stats.put("log_watcher_sent", sent);
+    stats.put("log_watchers", watchers);
 }
 
 fn items_in_all(shared: &Shared, held: &Held, stats: &mut Stats<'_>) {
@@ -171,6 +190,13 @@ fn items_in_all(shared: &Shared, held: &Held, stats: &mut Stats<'_>) {
     stats.put("limit_now", held.limit);
     stats.put("bytes_used", held.used);
     stats.put("bytes_taken", held.taken);
+    on_nodes(&shared.store.on_nodes(), stats);
+}
+
+fn on_nodes(nodes: &[(Node, Bytes)], stats: &mut Stats<'_>) {
+    for (node, bytes) in nodes {
+        stats.put(format_args!("bytes_node_{}", node.0), bytes.get());
+    }
 }
 
 /// Returns the process's user and system time in seconds.
@@ -196,7 +222,7 @@ fn settings(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("tcpport", settings.listen.first().map_or(0, |addr| addr.port()));
     stats.put("udpport", 0);
     stats.put("inter", if inter.is_empty() { "NULL".into() } else { inter.join(",") });
-    stats.put("verbosity", settings.verbose);
+    stats.put("verbosity", shared.verbosity.level());
     stats.put("evictions", if settings.evict { "on" } else { "off" });
     stats.put("domain_socket", unix.as_deref().unwrap_or("NULL"));
     stats
@@ -209,18 +235,34 @@ fn settings(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("tcp_backlog", settings.backlog);
     stats.put("binding_protocol", "ascii");
     stats.put("auth_enabled_sasl", "no");
-    stats.put("auth_enabled_ascii", "no");
+    let users = shared.passwords.as_ref().map(|users| users.path().display().to_string());
+    stats.put("auth_enabled_ascii", users.as_deref().unwrap_or("no"));
     stats.put("item_size_max", settings.item_max);
     stats.put("maxconns_fast", yes(settings.refuse_fast));
     stats.put("flush_enabled", yes(settings.flush));
     stats.put("dump_enabled", yes(settings.dump));
     stats.put("shutdown_command", yes(settings.shutdown));
     stats.put("idle_timeout", settings.idle.map_or(0, |idle| idle.as_secs()));
+    tls(shared, stats);
     stats.put("lru_crawler", "yes");
     stats.put("slab_reassign", "no");
     stats.put("hash_algorithm", "siphash13");
     stats.put("track_sizes", "no");
     stats.put("client_flags_size", 4);
+}
+
+fn tls(shared: &Shared, stats: &mut Stats<'_>) {
+    stats.put("ssl_enabled", if shared.keys.is_some() { "yes" } else { "no" });
+    let Some(files) = shared.keys.as_ref().map(Keys::files) else { return };
+    let path = |path: Option<&Path>| {
+        path.map_or_else(|| "NULL".to_owned(), |path| path.display().to_string())
+    };
+    stats.put("ssl_chain_cert", files.chain.display());
+    stats.put("ssl_key", path(files.key.as_deref()));
+    stats.put("ssl_verify_mode", files.clients as u8);
+    stats.put("ssl_ca_cert", path(files.authorities.as_deref()));
+    stats.put("ssl_session_cache", if files.resume { "yes" } else { "no" });
+    stats.put("ssl_min_version", if files.only_1_3 { "tlsv1.3" } else { "tlsv1.2" });
 }
 
 fn conns(shared: &Shared, asks: u64, stats: &mut Stats<'_>) {
@@ -240,5 +282,17 @@ fn conns(shared: &Shared, asks: u64, stats: &mut Stats<'_>) {
         if !is_listening {
             put("secs_since_last_cmd", &now.saturating_sub(conn.last.load(Ordering::Relaxed)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_several_nodes_has_a_line() {
+        let mut out = Vec::new();
+        on_nodes(&[(Node(0), Bytes::mib(2)), (Node(3), Bytes::ZERO)], &mut Stats(&mut out));
+        assert_eq!(out, b"STAT bytes_node_0 2097152\r\nSTAT bytes_node_3 0\r\n");
     }
 }

@@ -5,6 +5,9 @@
 //! the commands of a read are sent in one write. If the bytes kept for answers exceed a limit, the
 //! worker ends the connections whose clients have taken nothing for longest.
 
+mod kicks;
+mod watchers;
+
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 use std::sync::atomic::Ordering;
@@ -16,9 +19,10 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
 use super::carry::{carry_out, Fate};
-use super::conn::{Conn, State, Stream};
+use super::conn::{Conn, State};
 use super::execute::{Hands, ANSWERS_MAX};
 use super::listing::Dump;
+use super::logged::log;
 use super::Shared;
 use crate::protocol;
 use crate::store::Room;
@@ -31,6 +35,8 @@ const WAKE: Token = Token(usize::MAX);
 const KEPT: usize = 4 * ANSWERS_MAX;
 /// Interval at which `Worker::later` is queued.
 const RETRY: Duration = Duration::from_millis(5);
+/// Interval at which watchers get new lines.
+const WATCH_LOOK: Duration = Duration::from_millis(20);
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -47,7 +53,11 @@ pub(super) struct Worker {
     queue: VecDeque<usize>,
     /// Connections that wait until other connections' values are complete.
     later: Vec<usize>,
+    /// Connections that watch the server.
+    watching: Vec<usize>,
     tried_at: Instant,
+    /// Second of the store's clock of the last look at idle connections.
+    looked_at: u32,
     receiver: Receiver<Conn>,
     read: Vec<u8>,
     out: Vec<u8>,
@@ -69,7 +79,9 @@ impl Worker {
             conns: Slab::new(),
             queue: VecDeque::new(),
             later: Vec::new(),
+            watching: Vec::new(),
             tried_at: Instant::now(),
+            looked_at: 0,
             receiver,
             read: vec![0; READ],
             out: Vec::new(),
@@ -86,18 +98,20 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let counters = &shared.counters[self.nth];
         let (room, key) = (Room::default(), Vec::new());
-        let mut hands = Hands { shared: &shared, counters, room, key, waiting: 0 };
+        let mut hands = Hands { shared: &shared, counters, room, key, conn: 0, waiting: 0 };
         let mut events = Events::with_capacity(EVENTS);
         let idle = shared.settings.idle;
+        let looks = idle.is_some() || shared.keys.is_some();
         while !shared.is_ending.load(Ordering::Acquire) {
-            let wait = match idle {
-                _ if !self.queue.is_empty() => Some(Duration::ZERO),
-                _ if !self.later.is_empty() => Some(RETRY),
-                idle => idle.map(|_| IDLE_LOOK),
+            let wait = match () {
+                () if !self.queue.is_empty() => Some(Duration::ZERO),
+                () if !self.later.is_empty() => Some(RETRY),
+                () if !self.watching.is_empty() => Some(WATCH_LOOK),
+                () => looks.then_some(IDLE_LOOK),
             };
             match self.poll.poll(&mut events, wait) {
                 Err(e) if e.kind() != ErrorKind::Interrupted => {
-                    eprintln!("glebe serve: a worker ends: epoll_wait: {e}");
+                    log(format_args!("glebe serve: a worker ends: epoll_wait: {e}"));
                     shared.end();
                     return;
                 }
@@ -120,7 +134,8 @@ impl Worker {
                     self.turn(number, &mut hands);
                 }
             }
-            if let Some(idle) = idle {
+            self.serve_watchers(&hands);
+            if looks {
                 self.kick_idle(idle, &hands);
             }
         }
@@ -141,34 +156,12 @@ impl Worker {
             let number = self.conns.vacant_key();
             let interest = Interest::READABLE | Interest::WRITABLE;
             let registry = self.poll.registry();
-            let registered = match &mut conn.stream {
-                Stream::Tcp(stream) => registry.register(stream, Token(number), interest),
-                Stream::Unix(stream) => registry.register(stream, Token(number), interest),
-            };
-            match registered {
+            match conn.stream.register(registry, Token(number), interest) {
                 Ok(()) => drop(self.conns.insert(Some(Box::new(conn)))),
                 Err(e) => {
-                    eprintln!("glebe serve: a connection is closed: epoll_ctl: {e}");
+                    log(format_args!("glebe serve: a connection is closed: epoll_ctl: {e}"));
                     self.shared.forget(&conn);
                 }
-            }
-        }
-    }
-
-    fn kick_idle(&mut self, idle: Duration, hands: &Hands<'_>) {
-        let now = self.shared.store.clock().now();
-        let is_idle = |conn: &Conn| {
-            let last = conn.shown.last.load(Ordering::Relaxed);
-            u64::from(now.saturating_sub(last)) > idle.as_secs()
-        };
-        let is_idle = |(number, conn): (usize, &Option<Box<Conn>>)| {
-            conn.as_ref().filter(|conn| is_idle(conn)).map(|_| number)
-        };
-        let idle: Vec<usize> = self.conns.iter().filter_map(is_idle).collect();
-        for number in idle {
-            if let Some(mut conn) = self.conns.remove(number) {
-                hands.counters.idle_kicks.add(1);
-                self.forget(&mut conn);
             }
         }
     }
@@ -193,14 +186,27 @@ impl Worker {
         if hands.counters.bytes_written.get() > written || conn.kept == 0 {
             conn.took_at = self.turns;
         }
-        match fate {
+        match &fate {
             Ok(Fate::Waits) => {}
             Ok(Fate::Again) => self.queue.push_back(number),
             Ok(Fate::Later) => self.later.push(number),
             Ok(Fate::Ends) | Err(_) => {
                 self.conns.remove(number);
+                hands.counters.ssl_handshake_errors.add(conn.stream.is_handshaking().into());
+                let why = match &fate {
+                    Err(e) => {
+                        let from = &conn.shown.addr;
+                        self.shared.verbosity.warn(format_args!("{from}: {e}"));
+                        "error"
+                    }
+                    Ok(_) => "normal",
+                };
+                self.shared.note_end(&conn, why);
                 return self.forget(&mut conn);
             }
+        }
+        if conn.watcher.is_some() && !self.watching.contains(&number) {
+            self.watching.push(number);
         }
         let kept = conn.kept();
         self.keep(&mut conn, kept);
@@ -221,22 +227,6 @@ impl Worker {
         self.shared.forget(conn);
     }
 
-    /// Ends the connection whose client has taken nothing for longest. Returns false if no
-    /// connection keeps answers.
-    #[cold]
-    fn kick_slowest(&mut self, hands: &Hands<'_>) -> bool {
-        let waiting = self.conns.iter().filter_map(|(number, conn)| {
-            let conn = conn.as_ref().filter(|conn| conn.kept > 0)?;
-            Some((conn.took_at, number))
-        });
-        let Some((_, slowest)) = waiting.min() else { return false };
-        if let Some(mut conn) = self.conns.remove(slowest) {
-            hands.counters.answer_kicks.add(1);
-            self.forget(&mut conn);
-        }
-        true
-    }
-
     fn serve(&mut self, conn: &mut Conn, hands: &mut Hands<'_>) -> io::Result<Fate> {
         if conn.is_sending() {
             hands.counters.bytes_written.add(conn.send(b"")?);
@@ -247,6 +237,9 @@ impl Worker {
         }
         if conn.is_ending {
             return Ok(Fate::Ends);
+        }
+        if conn.watcher.is_some() {
+            return self.ignore(conn);
         }
         if conn.dump.is_some() {
             return self.list(conn, hands);
@@ -273,7 +266,7 @@ impl Worker {
             false => self.take_in(conn, got, hands)?,
         };
         // After a short read the socket is empty; more bytes cause an event.
-        let was_all = !in_place && got < READ && !conn.has_end;
+        let was_all = !in_place && got < READ && !conn.has_end && !conn.stream.has_more();
         Ok(if fate == Fate::Waits && !was_all && !conn.is_sending() { Fate::Again } else { fate })
     }
 
@@ -354,11 +347,15 @@ impl Worker {
             conn.input = rest.to_vec();
         }
         self.shared.charge(conn);
-        conn.show(match (conn.skip, conn.need) {
+        let state = match (conn.skip, conn.need) {
             (1.., _) => State::Skipping,
             (0, 1..) => State::Value,
             (0, 0) => State::Idle,
-        });
+        };
+        let number = conn.shown.number;
+        let name = State::NAMES[state as usize];
+        self.shared.verbosity.detail(format_args!("{number}: going to {name}"));
+        conn.show(state);
         match fate {
             Fate::Ends if conn.is_sending() => {
                 conn.is_ending = true;

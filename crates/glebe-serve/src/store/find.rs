@@ -105,7 +105,7 @@ impl Store {
             match self.look(shard, entry, most, room) {
                 None => {
                     let lost = shard.remove(at);
-                    self.forget_lost(shard, lost);
+                    self.forget_lost(shard, lost, Some(key));
                     // The removal may have moved entries.
                     at = shard.find(hash, None)?;
                 }
@@ -166,7 +166,7 @@ impl Store {
             let mut shard = self.shard(nth);
             if let Some(at) = shard.find_place(hash, found.entry.place) {
                 let lost = shard.remove(at);
-                self.forget_lost(&mut shard, lost);
+                self.forget_lost(&mut shard, lost, Some(key));
                 return None;
             }
         }
@@ -223,6 +223,7 @@ impl Store {
         };
         if done.is_err() {
             let gone = shard.remove(at);
+            self.note_evicted(gone, head, &room.page);
             self.count_evicted(gone);
             self.discard(shard, gone);
         }

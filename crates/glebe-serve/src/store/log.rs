@@ -299,7 +299,7 @@ mod tests {
             // Making a reserve for each case would take most of the time.
             static MEMORY: OnceLock<Memory> = OnceLock::new();
             static SHARD: AtomicUsize = AtomicUsize::new(0);
-            let made = || Memory::new(4 << 20, None, None).expect("a reserve");
+            let made = || Memory::new(4 << 20, None, &[]).expect("a reserve");
             let memory = MEMORY.get_or_init(made);
             let shard = SHARD.fetch_add(1, Ordering::Relaxed);
             let (mut log, mut model) = (Log::new(shard, memory.page()), Vec::new());
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_recall_loses_items_of_segments_and_none_of_the_head() {
-        let memory = Memory::new(4 << 20, None, None).expect("a reserve");
+        let memory = Memory::new(4 << 20, None, &[]).expect("a reserve");
         let mut log = Log::new(0, memory.page());
         let spots: Vec<Spot> =
             (0..2000).map(|n| log.add_again(&memory, &bytes(n, 300)).expect("room")).collect();

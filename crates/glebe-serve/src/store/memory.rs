@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use glebe::contig::{Contig, Node};
+use glebe::internal::NodeBytes;
 use glebe::page_size;
 use glebe::reserve::{self, Namespace, Put, Reserve};
 use glebe::units::{Bytes, PageSize, Pages};
@@ -35,6 +36,7 @@ pub(super) struct Used {
 pub(super) struct Memory {
     reserve: Reserve,
     items: Namespace,
+    nodes: NodeBytes,
     page: usize,
     next: AtomicU64,
 }
@@ -42,18 +44,18 @@ pub(super) struct Memory {
 impl Memory {
     /// Makes a reserve of `bytes`, rounded down to [`UNIT`] or bricks, but at least [`LEN_MIN`] and
     /// a brick. `bricks` has their size, and the bytes that may be added later. Bricks can be
-    /// leased. `node`: takes only memory of this NUMA node.
+    /// leased. `nodes`: takes only memory of these NUMA nodes; of any if empty.
     pub(super) fn new(
         bytes: u64,
         bricks: Option<(PageSize, u64)>,
-        node: Option<Node>,
+        nodes: &[Node],
     ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let unit = bricks.map_or(UNIT, |(each, _)| each.bytes().get().max(UNIT));
         let len = Bytes::new((bytes - bytes % unit).max(LEN_MIN).max(unit));
         let memory = Contig::options().search_time(SEARCH);
-        let memory = match node {
-            Some(node) => memory.node(node),
-            None => memory,
+        let memory = match nodes {
+            [] => memory,
+            nodes => memory.nodes(nodes.iter().copied()),
         };
         let options = match bricks {
             Some((each, more)) => Reserve::options()
@@ -64,7 +66,15 @@ impl Memory {
         let reserve = options.build(len)?;
         let items = reserve.page_cache().namespace("items")?.without_eviction();
         let page = page_size().bytes().as_usize();
-        Ok(Self { reserve, items, page, next: AtomicU64::new(1) })
+        let nodes = NodeBytes::new();
+        // Asks now, because clients would wait for the first answer.
+        nodes.of(&reserve);
+        Ok(Self { reserve, items, nodes, page, next: AtomicU64::new(1) })
+    }
+
+    /// Returns the bytes of the reserve on each NUMA node, if the machine has several.
+    pub(super) fn on_nodes(&self) -> Vec<(Node, Bytes)> {
+        self.nodes.of(&self.reserve)
     }
 
     pub(super) fn page(&self) -> usize {

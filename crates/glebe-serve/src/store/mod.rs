@@ -21,6 +21,7 @@ mod memory;
 mod place;
 mod shard;
 mod upkeep;
+mod watched;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -42,6 +43,8 @@ use log::{item_max, segment_bytes, Log};
 use memory::Memory;
 use shard::Shard;
 
+use crate::watch::Watch;
+
 /// Maximum number of shards, a power of two.
 const SHARDS_MAX: u64 = 32;
 /// The logs' heads, which are in ordinary memory, take at most the limit divided by this, but at
@@ -49,7 +52,7 @@ const SHARDS_MAX: u64 = 32;
 const BYTES_PER_HEAD: u64 = 64;
 
 /// Limits of a store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of items, the index and the logs' heads.
     pub bytes: u64,
@@ -59,8 +62,8 @@ pub struct Limits {
     pub brick: Option<PageSize>,
     /// Bytes that may be added to a reserve of bricks later.
     pub more: u64,
-    /// The only NUMA node to take memory of, if any.
-    pub node: Option<Node>,
+    /// The only NUMA nodes to take memory of; any if empty.
+    pub nodes: Vec<Node>,
     /// Maximum bytes of an item with key and head.
     pub item_bytes: u64,
     /// Allows eviction.
@@ -110,6 +113,8 @@ pub struct Store {
     hand: AtomicU64,
     item_bytes: u64,
     evict: bool,
+    /// Lines for clients that watch the store.
+    pub watch: Watch,
     small_max: usize,
     /// Counts of events.
     pub events: Events,
@@ -122,7 +127,7 @@ impl Store {
     /// If the reserve cannot be made.
     pub fn new(limits: Limits) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let bricks = limits.brick.map(|brick| (brick, limits.more));
-        let memory = Memory::new(limits.reserve_bytes, bricks, limits.node)?;
+        let memory = Memory::new(limits.reserve_bytes, bricks, &limits.nodes)?;
         let page = memory.page();
         let shards = limits.bytes / (BYTES_PER_HEAD * segment_bytes(page) as u64);
         let shards = 1 << shards.clamp(1, SHARDS_MAX).ilog2();
@@ -142,6 +147,7 @@ impl Store {
             hand: AtomicU64::new(0),
             item_bytes: limits.item_bytes,
             evict: limits.evict,
+            watch: Watch::default(),
             small_max: item_max(page),
             events: Events::default(),
         };

@@ -165,10 +165,12 @@ impl Store {
     /// Evicts a large item or a segment of the next shard that has one. If eviction is off, only
     /// compacts a segment with gaps. Returns the pages freed, or `None` if nothing can be freed.
     #[cold]
-    fn evict(&self, room: &mut Room) -> Option<u64> {
-        for _ in 0..self.shards.len() {
-            let nth = self.hand.fetch_add(1, Ordering::Relaxed) as usize % self.shards.len();
-            let shard = &mut *self.shard(nth);
+    pub(super) fn evict(&self, room: &mut Room) -> Option<u64> {
+        // Each thread asks every shard once, also while other threads move the hand.
+        let first = self.hand.fetch_add(1, Ordering::Relaxed) as usize;
+        for nth in first..first + self.shards.len() {
+            self.hand.store(nth as u64 + 1, Ordering::Relaxed);
+            let shard = &mut *self.shard(nth % self.shards.len());
             let page = self.memory.page();
             let is_turn_of_large = shard.is_turn_of_large(page as u64);
             if let Some(freed) = is_turn_of_large.then(|| self.evict_large(shard)).flatten() {
@@ -192,6 +194,7 @@ impl Store {
     /// Evicts a large item, if eviction is on and the shard has one. Returns the pages freed.
     fn evict_large(&self, shard: &mut Shard) -> Option<u64> {
         let entry = if self.evict { shard.evict_large() } else { None }?;
+        self.note_evicted_large(shard, entry);
         self.count_evicted(entry);
         Some(self.drop_large(entry))
     }
@@ -239,7 +242,10 @@ impl Store {
                     left -= taken(spot.len);
                     shard.at_mut(at).place = new.to_word();
                 }
-                None | Some(Err(Full)) => self.count_evicted(shard.remove(at)),
+                None | Some(Err(Full)) => {
+                    self.note_evicted(entry, &head, item);
+                    self.count_evicted(shard.remove(at));
+                }
             }
         }
     }
@@ -260,7 +266,9 @@ impl Store {
         }
     }
 
-    pub(super) fn forget_lost(&self, shard: &mut Shard, entry: Entry) {
+    /// Frees an item that a recall took. `key` is the one that a client asked for, if any.
+    pub(super) fn forget_lost(&self, shard: &mut Shard, entry: Entry, key: Option<&[u8]>) {
+        self.note_lost(entry, key);
         self.events.recalled.count(entry.is_large());
         self.discard(shard, entry);
     }

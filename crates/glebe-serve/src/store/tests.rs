@@ -8,7 +8,7 @@ fn store(mib: u64) -> Store {
         bytes: mib << 20,
         reserve_bytes: (mib + 2) << 20,
         brick: None,
-        node: None,
+        nodes: Vec::new(),
         more: 0,
         item_bytes: 64 << 20,
         evict: true,
@@ -106,6 +106,29 @@ fn the_little_that_a_recall_leaves_takes_every_value() {
         drop(blocks);
         store.tick(&mut room);
         (0..300).for_each(|n| set(&store, &key(n), &value(len(n), n), &mut room));
+    }
+}
+
+#[test]
+fn each_thread_finds_the_only_shard_with_items() {
+    let (store, mut room) = (store(32), Room::default());
+    let mut keys = (1..1_000_000_u64).map(u64::to_le_bytes);
+    let (shard, _) = store.hash(&0_u64.to_le_bytes());
+    let mut in_shard = || keys.find(|key| store.hash(key).0 == shard).expect("another key");
+    let large = vec![7; store.small_max + 1];
+    let pages = 1 + large.len().div_ceil(store.memory.page());
+    let count = (16 << 20) / (pages * store.memory.page());
+    let keys: Vec<_> = (0..count).map(|_| in_shard()).collect();
+    for _ in 0..20 {
+        keys.iter().for_each(|key| set(&store, key, &large, &mut room));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut room = Room::default();
+                    (0..count / 4 - 1).for_each(|_| assert!(store.evict(&mut room).is_some()));
+                });
+            }
+        });
     }
 }
 

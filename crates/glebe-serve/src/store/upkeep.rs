@@ -3,7 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use glebe::contig::Node;
+use glebe::page_size;
 use glebe::reserve::{Block, Reserve, ReserveError};
+use glebe::units::Bytes;
 
 use super::item::HEAD;
 use super::log::segment_bytes;
@@ -90,7 +93,7 @@ impl Store {
                 match self.look(&shard, entry, HEAD + KEY_MAX, room) {
                     None => {
                         let lost = shard.remove(at);
-                        self.forget_lost(&mut shard, lost);
+                        self.forget_lost(&mut shard, lost, None);
                     }
                     Some(head) if is_flushed || self.is_over(&head) => {
                         self.events.reclaimed.count(entry.is_large());
@@ -129,6 +132,11 @@ impl Store {
         }
     }
 
+    /// Returns the bytes of the reserve on each NUMA node, if the machine has several.
+    pub fn on_nodes(&self) -> Vec<(Node, Bytes)> {
+        self.memory.on_nodes()
+    }
+
     /// Sets the limit in bytes. The room in the reserve may lower the limit further.
     pub fn set_most(&self, bytes: u64) {
         self.most.store(bytes, Ordering::Relaxed);
@@ -150,6 +158,8 @@ impl Store {
         let begin = Instant::now();
         let blocks = self.memory.recall(bytes)?;
         let took = begin.elapsed();
+        let taken = blocks.iter().map(|block| block.pages().bytes(page_size()).get()).sum();
+        self.note_recall(taken, blocks.len(), took);
         self.measure();
         Ok((blocks, took))
     }

@@ -49,7 +49,7 @@ impl Drop for Running {
     }
 }
 
-pub fn exactly(stream: &mut TcpStream, expected: &[u8]) {
+pub fn exactly(stream: &mut impl Read, expected: &[u8]) {
     let mut got = vec![0; expected.len()];
     let mut len = 0;
     while len < got.len() {
@@ -65,7 +65,7 @@ pub fn short(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(400)].escape_ascii().to_string()
 }
 
-pub fn dialogue(stream: &mut TcpStream, says: &str, hears: &str) {
+pub fn dialogue(stream: &mut (impl Read + Write), says: &str, hears: &str) {
     let (says, hears) = (says.replace('\n', "\r\n"), hears.replace('\n', "\r\n"));
     stream.write_all(says.as_bytes()).expect("taken");
     exactly(stream, hears.as_bytes());

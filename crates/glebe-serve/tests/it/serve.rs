@@ -138,12 +138,12 @@ fn commands_of_administration() {
         &mut stream,
         "cache_memlimit x\ncache_memlimit 7\ncache_memlimit 17\ncache_memlimit 16\n\
          slabs automove 1\nslabs automove x\nslabs automove\nlru_crawler sleep -1\nlru tune 1\n\
-         slabs\nwatch\ndebugtime 5\nmisbehave\n",
+         slabs\ndebugtime 5\nmisbehave\n",
         "ERROR\nMEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\n\
          MEMLIMIT_ADJUST_FAILED the reserve is not longer\nOK\nOK\n\
          CLIENT_ERROR bad command line format\nCLIENT_ERROR bad command line format\n\
          CLIENT_ERROR bad command line format\nOK\nERROR\n\
-         CLIENT_ERROR watch commands not allowed\nERROR\nERROR\n",
+         ERROR\nERROR\n",
     );
 }
 

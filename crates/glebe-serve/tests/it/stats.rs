@@ -118,3 +118,33 @@ fn what_happens_to_one_class_is_not_counted_of_the_other() {
     let items = numbers(&mut stream, "stats items");
     assert_eq!((items["items:2:evicted"], items["items:1:reclaimed"]), (0, 0));
 }
+
+/// Prometheus' exporter for memcached takes commands of `cas` out of `cmd_set`, reads times as two
+/// whole numbers around a dot, and settings as numbers and words.
+#[test]
+fn the_exporter_of_prometheus_can_read_all_that_it_asks_for() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    dialogue(
+        &mut stream,
+        "set key 0 0 1\n1\ncas key 0 0 1 99999\n2\ncas none 0 0 1 1\n3\nms key 1\n4\n",
+        "STORED\nEXISTS\nNOT_FOUND\nHD\n",
+    );
+    let all = numbers(&mut stream, "stats");
+    let cas = all["cas_hits"] + all["cas_misses"] + all["cas_badval"];
+    assert_eq!((cas, all["cmd_set"] - cas), (2, 2));
+    let slabs = numbers(&mut stream, "stats slabs");
+    let of_class = slabs["1:cas_hits"] + slabs["1:cas_badval"];
+    assert!(slabs["1:cmd_set"] >= of_class && slabs.contains_key("total_malloced"), "{slabs:?}");
+    let settings = numbers(&mut stream, "stats settings");
+    assert!(settings["maxconns"] > 0);
+    stream.write_all(b"stats\r\n").expect("taken");
+    let lines = BufReader::new(&mut stream).lines().map(|line| line.expect("an answer"));
+    let lines: Vec<String> = lines.take_while(|line| line != "END").collect();
+    for name in ["rusage_user", "rusage_system"] {
+        let value = lines.iter().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        let (seconds, micros) = value.and_then(|value| value.split_once('.')).expect(name);
+        assert!(seconds.parse::<u64>().is_ok() && micros.len() == 6, "{name}: {value:?}");
+        assert!(micros.parse::<u64>().is_ok(), "{name}: {value:?}");
+    }
+}

@@ -59,7 +59,9 @@ fn set_key(
         won: false,
     };
     let next = Next::Go(used + value.len() + 2);
-    let stored = match hands.shared.store.store(key, verb, &meta, value, &mut hands.room) {
+    let done = hands.shared.store.store(key, verb, &meta, value, &mut hands.room);
+    hands.note_store(key, (verb, exptime, value.len() as u64), done);
+    let stored = match done {
         Ok(stored) => stored,
         Err(why) => {
             line(out, refused(why));

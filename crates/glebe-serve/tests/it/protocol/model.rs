@@ -253,7 +253,7 @@ pub fn parsed(line: &[u8]) -> String {
             format!("touch {} {exptime} {noreply}", show(key))
         }
         Command::FlushAll { delay, noreply } => format!("flush_all {delay:?} {noreply}"),
-        Command::Verbosity { noreply } => format!("verbosity {noreply}"),
+        Command::Verbosity { noreply, .. } => format!("verbosity {noreply}"),
         Command::Version => "version".into(),
         Command::Stats(_) => "stats".into(),
         Command::Quit => "quit".into(),
