@@ -1,10 +1,14 @@
 //! `glebe contig` shows the machine's contiguous memory, sets some aside, and gives it back.
 
+mod cost;
 mod explain;
+mod fragmentation;
 mod map;
+mod nodes;
 mod record;
 mod release;
 mod reserve;
+mod shares;
 mod status;
 
 use std::io::Write;
@@ -15,6 +19,11 @@ use glebe::units::Bytes;
 use crate::size::parse;
 use crate::Outcome;
 
+#[cfg(feature = "serve")]
+pub use cost::{cheapest, Cost};
+#[cfg(feature = "serve")]
+pub use shares::{free_runs, Shares, LENGTHS};
+
 /// Options of `glebe contig`.
 #[derive(clap::Args)]
 pub struct ContigArgs {
@@ -24,24 +33,17 @@ pub struct ContigArgs {
 
 #[derive(clap::Subcommand)]
 enum ContigCommand {
-    /// Show pools of huge pages, free memory in large blocks, and the means to hold pages in place
+    /// Show pools of huge pages, how fragmented memory is, and the means to hold pages in place
     Status {
+        /// Also say what one run of LEN would cost now: pages to move, pages free in pools
+        #[arg(long = "for", value_name = "LEN", value_parser = parse)]
+        len: Option<Bytes>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Say whether glebe can get one run of LEN now, and how; if not, what would help
-    Explain {
-        /// Length of the run, for example 64M or 1G
-        #[arg(value_parser = parse)]
-        len: Bytes,
-        /// Take the run for a moment and say what came
-        #[arg(long = "try")]
-        attempt: bool,
-        /// With --try: write the certificate here, readable by its owner alone
-        #[arg(long, value_name = "FILE", requires = "attempt")]
-        certificate: Option<PathBuf>,
-    },
+    Explain(explain::ExplainArgs),
     /// Add LEN to the machine's pool of huge pages, for every program, until the next boot
     Reserve(reserve::ReserveArgs),
     /// Give free pages of the machine's pool back to the system
@@ -53,12 +55,18 @@ enum ContigCommand {
     },
 }
 
+/// Returns what `glebe contig map` prints.
+#[cfg(feature = "top")]
+pub fn map_text() -> Result<String, Box<dyn std::error::Error>> {
+    let mut text = Vec::new();
+    map::run(None, &mut text)?;
+    Ok(String::from_utf8(text)?)
+}
+
 pub fn run(args: &ContigArgs, out: &mut dyn Write) -> Outcome {
     match &args.command {
-        ContigCommand::Status { json } => status::run(*json, out),
-        ContigCommand::Explain { len, attempt, certificate } => {
-            explain::run(*len, *attempt, certificate.as_deref(), out)
-        }
+        ContigCommand::Status { len, json } => status::run(*len, *json, out),
+        ContigCommand::Explain(args) => explain::run(args, out),
         ContigCommand::Reserve(args) => reserve::run(args, out),
         ContigCommand::Release(args) => release::run(args, out),
         ContigCommand::Map { file } => map::run(file.as_deref(), out),

@@ -136,6 +136,10 @@ pub(crate) fn examples(page: &str) -> &'static [Entry] {
             ("glebe demo --quick", "Some 10 seconds."),
             ("glebe demo --size 1.5G --json demo.json ~/src", "Files of ~/src in 1.5 GiB."),
         ],
+        "glebe-top" => &[
+            ("glebe top", "Until q is pressed."),
+            ("glebe top --once --sort caches", "Once, as text."),
+        ],
         "glebe-stats" => &[
             ("glebe stats --watch", "Every 2 seconds, until it is interrupted."),
             ("glebe stats --openmetrics --pid 4711", "For Prometheus, of one process."),

@@ -6,7 +6,7 @@ use crate::examples::examples;
 use crate::Cli;
 
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Look", &["probe", "contig", "stats", "leases"]),
+    ("Look", &["probe", "contig", "stats", "top", "leases"]),
     ("Use", &["run", "serve", "lease", "lend", "reclaim", "demo"]),
     ("Set up", &["bank", "recall"]),
     ("Rest", &["zpool", "man", "completions", "help"]),

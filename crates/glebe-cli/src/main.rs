@@ -23,6 +23,8 @@ mod run;
 #[cfg(feature = "serve")]
 mod serve;
 mod stats;
+#[cfg(feature = "top")]
+mod top;
 mod zpool;
 
 use std::error::Error as Failure;
@@ -93,6 +95,15 @@ enum Command {
     /// This command looks for the sockets in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and
     /// `/run/user/UID/glebe`. Root can read all, other users their own.
     Stats(stats::StatsArgs),
+    /// Show reserves, leases and memory live in the terminal
+    ///
+    /// A line for each reserve has its length, the memory in first-class blocks, of caches, and
+    /// free; blocks given in a second, hits of its caches in percent, and pages that left the
+    /// caches in a second. Below are the times to give a block of the picked reserve, and the
+    /// leases of the usual `glebe serve --leases`. Root sees the reserves of all users. Key h
+    /// explains the columns and keys. The map (key m) needs root.
+    #[cfg(feature = "top")]
+    Top(top::TopArgs),
     /// Serve idle contiguous memory to other programs, as memcached does
     ///
     /// The server makes a reserve and keeps items in its idle pages. Clients use memcached's text
@@ -100,7 +111,8 @@ enum Command {
     /// names. Options that only tune memcached's own memory are accepted and have no effect.
     ///
     /// The first line of the output names the kind of memory. The server runs in the
-    /// foreground. SIGTERM and SIGINT end it and give the memory back; SIGHUP changes nothing. If
+    /// foreground. SIGTERM and SIGINT end it and give the memory back; SIGHUP reads
+    /// the file of --auth-file again. If
     /// systemd hands over a socket, the server uses that one. The server tells systemd when it is
     /// ready.
     ///
@@ -247,6 +259,8 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Bank(args) => bank::run(args, out),
         Command::Demo(args) => demo::run(args, out),
         Command::Stats(args) => stats::run(args, out),
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::run(args, out),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(args, out),
         #[cfg(feature = "serve")]

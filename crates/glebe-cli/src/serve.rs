@@ -1,12 +1,17 @@
 //! `glebe serve` serves idle contiguous memory to programs that need not link glebe.
 
+mod access;
 mod extended;
+mod machine;
+mod metrics;
+mod openmetrics;
 mod surroundings;
+mod user;
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,9 +19,10 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use glebe::contig::Node;
 use glebe::units::Bytes;
-use glebe_serve::server::{Server, Settings, PORT, TURN};
+use glebe_serve::server::{Access, Server, Settings, PORT, TURN};
 use glebed::{Daemon, Quota, Settings as Leases};
 
+use self::access::AccessArgs;
 use self::surroundings::{chosen_brick, pulse, stored};
 use crate::{size, usage, Outcome};
 
@@ -42,7 +48,7 @@ pub struct ServeArgs {
     /// TCP port; 0 for none
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// Addresses to listen at, separated by commas; each may have a port
+    /// Addresses to listen at, separated by commas; each may have a port, and `notls:` before it
     #[arg(short = 'l', long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     listen: String,
     /// Unix socket to listen at, instead of any address
@@ -58,9 +64,10 @@ pub struct ServeArgs {
     #[arg(short = 'm', long = "memory-limit", value_name = "MIB", value_parser = mib)]
     #[arg(default_value_t = 64)]
     memory_limit: u64,
-    /// Make the reserve of memory of NUMA node N only; threads and buffers may be elsewhere
-    #[arg(long, value_name = "N")]
-    node: Option<u32>,
+    /// Make the reserve of memory of NUMA node N only, or of several (0,1); threads and buffers may
+    /// be elsewhere
+    #[arg(long, value_name = "N", value_parser = nodes)]
+    node: Option<Nodes>,
     /// Number of threads that serve
     #[arg(short = 't', long, value_name = "N", default_value_t = 4)]
     threads: usize,
@@ -85,7 +92,7 @@ pub struct ServeArgs {
     /// `ascii` or `auto`; `binary` is refused
     #[arg(short = 'B', long, value_name = "NAME", default_value = "auto")]
     protocol: String,
-    /// Log more to standard error; given twice, log each command
+    /// Log warnings to standard error; -vv also commands and answers, -vvv also states
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Allow the command `shutdown`
@@ -97,12 +104,14 @@ pub struct ServeArgs {
     /// Refuse the commands that list keys, and `stats detail`
     #[arg(short = 'X', long = "disable-dumping")]
     disable_dumping: bool,
-    /// Accepted without effect: there is no `watch`
+    /// Refuse the command `watch`
     #[arg(short = 'W', long = "disable-watch")]
     disable_watch: bool,
-    /// User to run as; accepted only if the server runs as that user already
+    /// User to run as: root becomes this user when it has the memory, and before it listens
     #[arg(short = 'u', long, value_name = "NAME")]
     user: Option<String>,
+    #[command(flatten)]
+    access: AccessArgs,
     /// File to write the process id to
     #[arg(short = 'P', long, value_name = "FILE")]
     pidfile: Option<PathBuf>,
@@ -122,8 +131,9 @@ pub struct ServeArgs {
     /// prefix
     #[arg(short = 'D', long, value_name = "CHARACTER")]
     delimiter: Option<char>,
-    /// Memcached's extended options, separated by commas: `idle_timeout=SECONDS` and
-    /// `no_maxconns_fast` have an effect
+    /// Memcached's extended options, separated by commas: `idle_timeout=SECONDS`,
+    /// `no_maxconns_fast`, and with -Z `ssl_chain_cert=FILE`, `ssl_key`, `ssl_ca_cert`,
+    /// `ssl_verify_mode`, `ssl_min_version` and `ssl_session_cache` have an effect
     #[arg(short = 'o', long, value_name = "OPTIONS", value_delimiter = ',')]
     extended: Vec<String>,
     /// Lend contiguous huge pages to other processes, beside the cache (`glebe lease`)
@@ -172,6 +182,20 @@ pub struct ServeArgs {
     /// Path of the control socket; the default is beside the socket of the statistics
     #[arg(long, value_name = "FILE")]
     control: Option<PathBuf>,
+    /// Answer Prometheus over HTTP here, at /metrics, for example 127.0.0.1:9464; anybody who can
+    /// connect may read
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<String>,
+}
+
+/// NUMA nodes. A later list replaces an earlier one, so the option has one value.
+#[derive(Clone)]
+struct Nodes(Vec<Node>);
+
+impl ServeArgs {
+    fn nodes(&self) -> Vec<Node> {
+        self.node.as_ref().map_or_else(Vec::new, |nodes| nodes.0.clone())
+    }
 }
 
 /// Parser of a file's options followed by the command line's.
@@ -245,6 +269,9 @@ fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
 
 fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let (mut settings, mut of_leases) = (settings(args)?, lease_settings(args));
+    let metrics = args.metrics.as_deref().map(metrics::addresses).transpose();
+    let metrics = metrics.or_else(usage)?;
+    let user = user::chosen(args.user.as_deref(), args.leases)?;
     if args.check {
         return Ok(writeln!(out, "the options are right; nothing was started")?);
     }
@@ -256,6 +283,7 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
         leases.grow = leases.grown(brick);
         (settings.brick, settings.more) = (Some(brick), leases.grow.get());
     }
+    let metrics = metrics.as_deref().map(metrics::listen).transpose()?;
     let mut server = Server::prepare(settings).map_err(|e| e.to_string())?;
     let others = server.take_others();
     if !others.is_empty() && !args.leases {
@@ -264,15 +292,15 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     // Writes the process id before the server listens, so that a client that can connect finds the
     // file.
     if let Some(path) = &args.pidfile {
-        fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(|e| format!("write({}): {e}", path.display()))?;
+        write_pid(path).map_err(|e| format!("write({}): {e}", path.display()))?;
     }
-    let done = server.listen().map_err(|e| e.to_string().into());
+    let became = user.map_or(Ok(()), |user| user::become_user(&user, server.control()));
+    let done = became.and_then(|()| server.listen().map_err(|e| e.to_string().into()));
     let done = done.and_then(|server| {
         let reserve = server.store().reserve();
         let daemon = of_leases.map(|of| Daemon::start_with(others, reserve, of));
         let daemon = daemon.transpose().map_err(|e| e.to_string())?;
-        tell_and_run(server, daemon.as_ref(), args, out)
+        tell_and_run(server, daemon.as_ref(), metrics, args, out)
     });
     if let Some(path) = &args.pidfile {
         let _ = fs::remove_file(path);
@@ -280,9 +308,20 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     done
 }
 
+/// Makes a new file: in a folder of another user, a link could name any file.
+fn write_pid(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::File::create_new(path)?;
+    writeln!(file, "{}", std::process::id())
+}
+
 fn tell_and_run(
     server: Server,
     daemon: Option<&Daemon>,
+    metrics: Option<TcpListener>,
     args: &ServeArgs,
     out: &mut dyn Write,
 ) -> Outcome {
@@ -304,6 +343,11 @@ fn tell_and_run(
     if let Some(control) = server.control() {
         writeln!(out, "control socket {}", control.display())?;
     }
+    if let Some(listener) = &metrics {
+        writeln!(out, "metrics at http://{}/metrics", listener.local_addr()?)?;
+    }
+    let scrapes = metrics.map(|listener| metrics::start(listener, &server, daemon));
+    let _scrapes = scrapes.transpose()?;
     out.flush()?;
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
@@ -323,8 +367,8 @@ fn lease_settings(args: &ServeArgs) -> Option<Leases> {
     let (grow, idle) = (args.lease_grow.unwrap_or_default(), Duration::from_secs(args.lease_idle));
     let (pulse, stored) = (pulse(), stored());
     let usual = Leases { zeroed: args.lease_zeroed, notice, quota, ..Leases::default() };
-    let node = args.node.map(Node);
-    let usual = Leases { grow, idle, pulse, stored, node, ..usual };
+    let nodes = args.nodes();
+    let usual = Leases { grow, idle, pulse, stored, nodes, ..usual };
     let path = args.lease_socket.clone().unwrap_or_else(|| usual.path.clone());
     args.leases.then_some(Leases { path, ..usual })
 }
@@ -346,26 +390,35 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
         }
     }
     let memory = args.memory_limit << 20;
-    if let Some(user) = args.user.as_deref().filter(|user| !is_own(user)) {
-        return usage(format!("-u {user}: start it as that user, by `runuser` or systemd's User="));
-    }
     if let Some(other) = args.delimiter.filter(|end| !end.is_ascii()) {
         return usage(format!("-D {other}: a character of ASCII"));
     }
-    let extended = extended::parse(&args.extended)?;
+    let (of_tls, others): (Vec<&str>, Vec<&str>) =
+        args.extended.iter().map(|option| &**option).partition(|option| option.starts_with("ssl_"));
+    let extended = extended::parse(&others)?;
+    let is_plain = |one: &&str| one.starts_with("notls:");
+    let without_tls = addresses(args.listen.split(',').filter(is_plain), args.port)?;
+    let with_tls = addresses(args.listen.split(',').filter(|one| !is_plain(one)), args.port)?;
+    if let Some(both) = without_tls.iter().find(|one| with_tls.contains(one)) {
+        return usage(format!("-l: {both} is named with notls: and without"));
+    }
     let mode = u32::from_str_radix(&args.unix_mask, 8)
         .map_err(|e| format!("-a {}: {e}: a mode in octal", args.unix_mask))?;
     Ok(Settings {
         memory,
         brick: None,
         more: 0,
-        node: args.node.map(Node),
+        nodes: args.nodes(),
         item_max: item_max(&args.max_item_size, memory)?,
         threads: args.threads,
         conns: args.conn_limit,
         refuse_fast: extended.refuse_fast,
         backlog: args.listen_backlog,
-        listen: if args.unix_socket.is_some() { Vec::new() } else { addresses(args)? },
+        listen: if args.unix_socket.is_some() {
+            Vec::new()
+        } else {
+            addresses(args.listen.split(','), args.port)?
+        },
         unix: args.unix_socket.clone().map(|path| (path, mode & 0o777)),
         turn: args.max_reqs_per_event,
         idle: extended.idle,
@@ -375,10 +428,20 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
         dump: !args.disable_dumping,
         delimiter: args.delimiter.and_then(|end| u8::try_from(end).ok()),
         verbose: args.verbose,
+        access: Access {
+            refuse_watch: args.disable_watch,
+            ..args.access.settings(&of_tls, without_tls)?
+        },
         debug_time: std::env::var_os(DEBUG_TIME).is_some(),
         serve_stats: !args.no_stats,
         control: args.control.clone(),
     })
+}
+
+fn nodes(text: &str) -> Result<Nodes, &'static str> {
+    let number = |part: &str| part.trim().parse().map(Node);
+    let all: Result<Vec<Node>, _> = text.split(',').map(number).collect();
+    all.map(Nodes).map_err(|_| "numbers of nodes with commas, for example 0,1")
 }
 
 fn mib(text: &str) -> Result<u64, &'static str> {
@@ -402,28 +465,20 @@ pub fn runs(number: u64) -> String {
     format!("{number} run{}", if number == 1 { "" } else { "s" })
 }
 
-fn is_own(user: &str) -> bool {
-    let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let uid = own.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let uid = uid.and_then(|uids| uids.split_ascii_whitespace().next()).unwrap_or_default();
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    user == uid
-        || users.lines().any(|line| {
-            let fields: Vec<&str> = line.split(':').collect();
-            fields.len() > 2 && fields[0] == user && fields[2] == uid
-        })
-}
-
-fn addresses(args: &ServeArgs) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error>> {
+fn addresses<'a>(
+    words: impl Iterator<Item = &'a str>,
+    port: u16,
+) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error>> {
     let mut addresses = Vec::new();
-    for one in args.listen.split(',').filter(|_| args.port > 0) {
+    for one in words.filter(|_| port > 0) {
+        let one = one.strip_prefix("notls:").unwrap_or(one);
         let with_port = one.parse::<SocketAddr>().is_ok()
             || one
                 .rsplit_once(':')
                 .is_some_and(|(host, port)| !host.contains(':') && port.parse::<u16>().is_ok());
         let found: Vec<SocketAddr> = match with_port {
             true => one.to_socket_addrs(),
-            false => (one.trim_matches(['[', ']']), args.port).to_socket_addrs(),
+            false => (one.trim_matches(['[', ']']), port).to_socket_addrs(),
         }
         .map_err(|e| format!("-l {one}: {e}"))?
         .collect();

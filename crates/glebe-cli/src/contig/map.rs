@@ -12,6 +12,7 @@ use glebe::internal::sys::machine::memory_block::MemoryBlocks;
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 
+use super::nodes::{views, NodeView};
 use super::status::block;
 use crate::Outcome;
 
@@ -50,15 +51,22 @@ pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
         "longest free run {free_len}; {number} of huge pages, the longest {longest}, in {all}"
     );
     let head = format!("{told}. In a virtual machine the frames are the guest's.");
+    let views = views(Some(&uses), size)?;
+    // The head says all of a single node.
+    let nodes: Vec<String> = match views.len() {
+        0 | 1 => Vec::new(),
+        _ => views.iter().filter_map(NodeView::map_line).collect(),
+    };
     let Some(file) = file else {
         let named = || std::env::var("COLUMNS").ok()?.parse().ok();
         let columns = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
         let columns = columns.or_else(named).unwrap_or(COLUMNS);
-        return Ok(out.write_all(text(&head, size.bytes(), &uses, columns).as_bytes())?);
+        return Ok(out.write_all(text((&head, &nodes), size.bytes(), &uses, columns).as_bytes())?);
     };
-    let drawn = svg(&head, size.bytes(), &uses, &free);
+    let drawn = svg((&head, &nodes), size.bytes(), &uses, &free);
     fs::write(file, drawn).map_err(|e| format!("write({}): {e}", file.display()))?;
     writeln!(out, "{told}: {}", file.display())?;
+    nodes.iter().try_for_each(|node| writeln!(out, "{node}"))?;
     Ok(())
 }
 
@@ -101,12 +109,14 @@ fn bytes_of(kind: Use, block: Bytes, uses: &[Use]) -> Bytes {
     Bytes::new(uses.iter().filter(|of| **of == kind).count() as u64 * block.get())
 }
 
-/// Returns the map, with rows of at most `columns` characters; fewer than 20 count as 20.
-fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
+/// Returns the map, with rows of at most `columns` characters; fewer than 20 count as 20. The lines
+/// of several nodes follow the head.
+fn text((head, nodes): (&str, &[String]), block: Bytes, uses: &[Use], columns: usize) -> String {
     // A power of two makes rows begin at round numbers.
     let cells = 1 << (columns.max(20) - LABEL - 2).ilog2();
     let (cell, rows) = rows(block, uses, cells);
     let mut text = format!("Physical memory\n{head}\n");
+    nodes.iter().for_each(|node| text += &format!("{node}\n"));
     for (kind, sign, _, name) in KINDS {
         let all = bytes_of(kind, block, uses).to_string();
         text += &format!("  {sign} {name:<20}{all:>10}\n");
@@ -121,9 +131,14 @@ fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
     text
 }
 
-/// Returns an SVG picture. A rectangle shows adjacent cells of one use, but none shows absent
-/// memory. A line marks the blocks `free`.
-fn svg(head: &str, block: Bytes, uses: &[Use], free: &Range<usize>) -> String {
+/// Returns an SVG picture, with the lines of several nodes above it. A rectangle shows adjacent
+/// cells of one use, but none shows absent memory. A line marks the blocks `free`.
+fn svg(
+    (head, nodes): (&str, &[String]),
+    block: Bytes,
+    uses: &[Use],
+    free: &Range<usize>,
+) -> String {
     const ROW: usize = 16;
     const LEFT: usize = 80;
     const LETTER: usize = 7;
@@ -135,16 +150,18 @@ fn svg(head: &str, block: Bytes, uses: &[Use], free: &Range<usize>) -> String {
     };
     line(10, 20, &format!("Physical memory: {head}"));
     line(10, 40, &format!("Each cell is {cell}. The line marks the longest free run."));
+    nodes.iter().zip(0..).for_each(|(node, nth)| line(10, 60 + nth * ROW, node));
+    let below = nodes.len() * ROW;
     let mut legend = Vec::new();
     let mut at = LEFT;
     for (kind, _, _, name) in KINDS {
         let text = format!("{name} {}", bytes_of(kind, block, uses));
-        line(at + 18, 60, &text);
+        line(at + 18, 60 + below, &text);
         legend.push((at, kind));
         at += 18 + LETTER * text.len() + 20;
     }
     for (nth, (start, _)) in rows.iter().enumerate() {
-        line(10, 90 + nth * ROW, &start.to_string());
+        line(10, 90 + below + nth * ROW, &start.to_string());
     }
     let mut rect = |x: usize, y: usize, width: usize, height: usize, colour: &str| {
         let place = format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"");
@@ -152,11 +169,11 @@ fn svg(head: &str, block: Bytes, uses: &[Use], free: &Range<usize>) -> String {
     };
     let colour = |kind: Use| KINDS.iter().find(|(of, ..)| *of == kind).map(|kind| kind.2);
     for (x, kind) in legend {
-        colour(kind).iter().for_each(|colour| rect(x, 49, 13, 13, colour));
+        colour(kind).iter().for_each(|colour| rect(x, 49 + below, 13, 13, colour));
     }
     let share = (cell.get() / block.get()) as usize;
     for (nth, (start, row)) in rows.iter().enumerate() {
-        let (y, mut at) = (79 + nth * ROW, 0);
+        let (y, mut at) = (79 + below + nth * ROW, 0);
         for part in row.chunk_by(|a, b| a == b) {
             colour(part[0])
                 .iter()
@@ -170,7 +187,7 @@ fn svg(head: &str, block: Bytes, uses: &[Use], free: &Range<usize>) -> String {
             rect(LEFT + 2 * (marked.start - first), y + 12, 2 * marked.len(), 2, LINE);
         }
     }
-    let (width, height) = (LEFT + 2 * CELLS + 10, 100 + rows.len() * ROW);
+    let (width, height) = (LEFT + 2 * CELLS + 10, 100 + below + rows.len() * ROW);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<title>Physical memory</title>\n\
@@ -193,7 +210,7 @@ mod tests {
     #[test]
     fn every_block_has_a_place_and_no_line_is_too_long() {
         for columns in [0, 20, 40, 80, 81, 200] {
-            let text = text("of a test", Bytes::mib(2), &uses(), columns);
+            let text = text(("of a test", &[]), Bytes::mib(2), &uses(), columns);
             let widest = text.lines().map(|line| line.chars().count()).max();
             assert!(widest.unwrap() <= columns.max(40), "{columns}\n{text}");
             let rows: Vec<&str> = text.lines().filter(|line| line.contains('.')).collect();
@@ -202,7 +219,7 @@ mod tests {
             assert!(first.unwrap().starts_with("      0 B  o."), "{text}");
             assert!(text.trim_end().ends_with('#'), "{text}");
         }
-        let text = text("", Bytes::mib(2), &uses(), 80);
+        let text = text(("", &[]), Bytes::mib(2), &uses(), 80);
         assert!(
             text.contains("each 2 MiB, a row 128 MiB") || text.contains("each 4 MiB"),
             "{text}"
@@ -212,7 +229,7 @@ mod tests {
     #[test]
     fn a_picture_has_a_rectangle_for_each_run() {
         let uses = uses();
-        let svg = svg("of a test", Bytes::mib(2), &uses, &longest_free(&uses));
+        let svg = svg(("of a test", &[]), Bytes::mib(2), &uses, &longest_free(&uses));
         let of = |colour: &str| svg.matches(&format!("fill=\"{colour}\"")).count();
         // The legend adds one rectangle for each use, and row ends split free runs.
         assert_eq!((of("#2563eb"), of("#f2b134"), of("#8a5cc2")), (2, 2, 1));
@@ -224,7 +241,7 @@ mod tests {
     fn the_longest_free_run_is_marked_in_each_row_that_it_crosses() {
         let uses = uses();
         assert_eq!(longest_free(&uses), 1400..2999);
-        let svg = svg("of a test", Bytes::mib(2), &uses, &longest_free(&uses));
+        let svg = svg(("of a test", &[]), Bytes::mib(2), &uses, &longest_free(&uses));
         let marks = svg.lines().filter(|line| line.contains("#d1570c"));
         let width = |line: &str| -> usize {
             line.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
@@ -232,5 +249,26 @@ mod tests {
         // Each block is one cell, two units wide.
         assert_eq!(marks.map(width).sum::<usize>(), 2 * (2999 - 1400));
         assert_eq!(longest_free(&[Use::Other]), 0..0);
+    }
+
+    #[test]
+    fn the_lines_of_nodes_move_the_rows_down() {
+        let (uses, nodes) = (uses(), ["node 0: a".to_owned(), "node 1: b".to_owned()]);
+        let text = text(("of a test", &nodes), Bytes::mib(2), &uses, 80);
+        assert!(text.starts_with("Physical memory\nof a test\nnode 0: a\nnode 1: b\n"), "{text}");
+        let heights = |nodes| {
+            let svg = svg(("of a test", nodes), Bytes::mib(2), &uses, &longest_free(&uses));
+            let number = |after: &str| -> usize {
+                svg.split(after).nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
+            };
+            let place = |text: &str| svg.find(text).map(|at| svg[..at].rfind("y=\"").unwrap() + 3);
+            let lines = ["node 0: a", "node 1: b"]
+                .map(|line| place(line).map(|at| svg[at..].split('"').next().unwrap().to_owned()));
+            (number("height=\""), lines)
+        };
+        let (none, two) = (heights(&[]), heights(&nodes));
+        assert_eq!(two.0, none.0 + 32);
+        assert_eq!(none.1, [None, None]);
+        assert_eq!(two.1, [Some("60".to_owned()), Some("76".to_owned())]);
     }
 }

@@ -16,8 +16,10 @@ use glebe::internal::sys::memory::dma_heap;
 use glebe::internal::sys::page_size;
 use glebe::probe::{State, Support};
 use glebe::units::{Bytes, PageSize, Pages};
-use serde_json::json;
+use serde_json::{json, Value};
 
+use super::fragmentation::Fragmentation;
+use super::nodes::{views, NodeView};
 use crate::Outcome;
 
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -28,6 +30,7 @@ pub fn block() -> PageSize {
 }
 
 struct Runs {
+    uses: Vec<Use>,
     /// Lengths in bytes of runs of pool pages, used or idle, longest first.
     pools: Vec<Bytes>,
     /// Lengths in bytes of runs of free blocks, longest first.
@@ -46,7 +49,8 @@ impl Runs {
             runs
         };
         let is_free = |of| of == Use::Free;
-        Ok(Self { pools: longest_first(Use::is_pool), free: longest_first(is_free) })
+        let [pools, free] = [longest_first(Use::is_pool), longest_first(is_free)];
+        Ok(Self { uses, pools, free })
     }
 }
 
@@ -63,24 +67,52 @@ fn mend() -> Vec<String> {
     }
 }
 
-pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
-    let mended = mend();
-    let mut pools: Vec<(PageSize, PoolCounts)> = Vec::new();
-    for size in sizes() {
-        if let Some(pool) = Pool::of(size) {
-            pools.push((size, pool.counts()?));
-        }
-    }
-    let (available, largest) = (meminfo::available()?, buddyinfo::longest_free_block());
-    let runs = Runs::look();
-    let support = Support::probe();
-    let state = |key: &str| {
-        let row = support.mechanisms().iter().find(|row| row.key == key);
-        row.map_or(State::No, |row| row.state)
-    };
-    let pin = state("io_uring.buffers");
-    let nodes: Vec<u32> = numa::online().iter().map(|node| node.0).collect();
+/// What the command shows.
+struct Status {
+    mended: Vec<String>,
+    pools: Vec<(PageSize, PoolCounts)>,
+    available: Bytes,
+    largest: Result<Bytes, OsError>,
+    runs: Result<Runs, OsError>,
+    fragmentation: Fragmentation,
+    pin: State,
+    nodes: Vec<u32>,
+    by_node: Result<Vec<NodeView>, OsError>,
+}
+
+pub fn run(len: Option<Bytes>, as_json: bool, out: &mut dyn Write) -> Outcome {
+    let status = Status::look(len)?;
     if as_json {
+        serde_json::to_writer_pretty(&mut *out, &status.json()).map_err(io::Error::from)?;
+        return Ok(writeln!(out)?);
+    }
+    Ok(status.write_text(out)?)
+}
+
+impl Status {
+    fn look(len: Option<Bytes>) -> Result<Self, Box<dyn std::error::Error>> {
+        let mended = mend();
+        let mut pools: Vec<(PageSize, PoolCounts)> = Vec::new();
+        for size in sizes() {
+            if let Some(pool) = Pool::of(size) {
+                pools.push((size, pool.counts()?));
+            }
+        }
+        let (available, largest) = (meminfo::available()?, buddyinfo::longest_free_block(None));
+        let runs = Runs::look();
+        let fragmentation = Fragmentation::look(len)?;
+        let support = Support::probe();
+        let state = |key: &str| {
+            let row = support.mechanisms().iter().find(|row| row.key == key);
+            row.map_or(State::No, |row| row.state)
+        };
+        let pin = state("io_uring.buffers");
+        let nodes = numa::online().iter().map(|node| node.0).collect();
+        let by_node = views(runs.as_ref().ok().map(|runs| &runs.uses[..]), block());
+        Ok(Self { mended, pools, available, largest, runs, fragmentation, pin, nodes, by_node })
+    }
+
+    fn json(&self) -> Value {
         let pool = |(size, counts): &(PageSize, PoolCounts)| {
             json!({
                 "page_bytes": size.bytes().get(),
@@ -90,49 +122,61 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
                 "surplus": counts.surplus,
             })
         };
-        let value = json!({
-            "pools": pools.iter().map(pool).collect::<Vec<_>>(),
-            "available_bytes": available.get(),
-            "largest_free_block_bytes": largest.as_ref().ok().map(|len| len.get()),
-            "longest_free_run_bytes": runs.as_ref().ok().map(|runs| longest(&runs.free).get()),
-            "pool_runs_bytes": runs.as_ref().ok().map(|runs| {
-                runs.pools.iter().map(|len| len.get()).collect::<Vec<_>>()
-            }),
-            "long_term_pin": pin.as_str(),
+        let runs = self.runs.as_ref().ok();
+        let lengths = |runs: &[Bytes]| runs.iter().map(|len| len.get()).collect::<Vec<_>>();
+        let by_node = self.by_node.as_ref().ok();
+        json!({
+            "pools": self.pools.iter().map(pool).collect::<Vec<_>>(),
+            "available_bytes": self.available.get(),
+            "largest_free_block_bytes": self.largest.as_ref().ok().map(|len| len.get()),
+            "longest_free_run_bytes": runs.map(|runs| longest(&runs.free).get()),
+            "fragmentation": self.fragmentation.json(),
+            "pool_runs_bytes": runs.map(|runs| lengths(&runs.pools)),
+            "long_term_pin": self.pin.as_str(),
             "dma_heaps": dma_heap::heaps(),
-            "nodes": nodes,
-            "mended": mended,
-        });
-        serde_json::to_writer_pretty(&mut *out, &value).map_err(io::Error::from)?;
-        return Ok(writeln!(out)?);
+            "nodes": self.nodes,
+            "by_node": by_node.map(|all| all.iter().map(NodeView::json).collect::<Vec<_>>()),
+            "mended": self.mended,
+        })
     }
-    for (size, counts) in &pools {
-        print_pool(*size, counts, out)?;
-    }
-    match &runs {
-        Ok(Runs { pools, .. }) if pools.is_empty() => writeln!(out, "runs of pools    none")?,
-        Ok(Runs { pools, .. }) => {
-            writeln!(out, "runs of pools    {}, longest {}", pools.len(), longest(pools))?;
+
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for (size, counts) in &self.pools {
+            print_pool(*size, counts, out)?;
         }
-        Err(error) => writeln!(out, "runs of pools    hidden: {error}")?,
+        match &self.runs {
+            Ok(Runs { pools, .. }) if pools.is_empty() => writeln!(out, "runs of pools    none")?,
+            Ok(Runs { pools, .. }) => {
+                writeln!(out, "runs of pools    {}, longest {}", pools.len(), longest(pools))?;
+            }
+            Err(error) => writeln!(out, "runs of pools    hidden: {error}")?,
+        }
+        let free = longest_free(&self.runs, &self.largest);
+        writeln!(out, "memory           {} available, {free}", self.available)?;
+        self.fragmentation.print(out)?;
+        writeln!(out, "long-term pin    {}", self.pin)?;
+        for note in &self.mended {
+            writeln!(out, "pools            {note}")?;
+        }
+        match dma_heap::heaps()[..] {
+            [] => writeln!(out, "dma-heaps        none")?,
+            ref heaps => {
+                writeln!(out, "dma-heaps        {}", listed(heaps, |path| path.display()))?
+            }
+        }
+        writeln!(out, "NUMA nodes       {}", counted(&self.nodes))?;
+        match &self.by_node {
+            // The lines above say all of a single node.
+            Ok(views) if views.len() < 2 => Ok(()),
+            Ok(views) => views.iter().try_for_each(|view| out.write_all(view.text().as_bytes())),
+            Err(error) => writeln!(out, "                 hidden: {error}"),
+        }
     }
-    let free = longest_free(&runs, largest);
-    writeln!(out, "memory           {available} available, {free}")?;
-    writeln!(out, "long-term pin    {pin}")?;
-    for note in &mended {
-        writeln!(out, "pools            {note}")?;
-    }
-    match dma_heap::heaps()[..] {
-        [] => writeln!(out, "dma-heaps        none")?,
-        ref heaps => writeln!(out, "dma-heaps        {}", listed(heaps, |path| path.display()))?,
-    }
-    writeln!(out, "NUMA nodes       {}", counted(&nodes))?;
-    Ok(())
 }
 
 /// Describes the longest free run or, if the kernel hides `/proc/kpageflags`, the longest block in
 /// the kernel's free lists, which do not join adjacent blocks.
-fn longest_free(runs: &Result<Runs, OsError>, block: Result<Bytes, OsError>) -> String {
+fn longest_free(runs: &Result<Runs, OsError>, block: &Result<Bytes, OsError>) -> String {
     match (runs, block) {
         (Ok(runs), _) => format!("longest free run {}", longest(&runs.free)),
         (Err(_), Ok(len)) => format!("longest free block {len}"),

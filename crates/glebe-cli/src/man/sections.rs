@@ -74,6 +74,7 @@ fn files(page: &str) -> &'static [Entry] {
             &[BLOCKS, RECORD, LOCK]
         }
         "glebe-demo" | "glebe-stats" => &[SERVED],
+        "glebe-top" => &[SERVED, LEASES],
         "glebe-serve" => &[SERVED, CONTROL, LEASES],
         "glebe-recall" => &[SERVED, CONTROL],
         "glebe-lease" | "glebe-leases" => &[LEASES],

@@ -46,7 +46,7 @@ const TUNING: &[&str] = &[
     "lru_segmented",
 ];
 
-pub fn parse(options: &[String]) -> Result<Extended, Box<dyn std::error::Error>> {
+pub fn parse(options: &[&str]) -> Result<Extended, Box<dyn std::error::Error>> {
     let mut extended = Extended { refuse_fast: true, idle: None };
     for option in options.iter().filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));

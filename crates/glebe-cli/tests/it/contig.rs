@@ -8,17 +8,19 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use glebe::contig::{Contig, PoolLock, Source};
+use glebe::contig::{Contig, Node, PoolLock, Source};
 use glebe::error::OsError;
 use glebe::internal::sys::machine::hugetlb::{sizes, Pool};
 use glebe::internal::sys::machine::memory_block::{BlockState, MemoryBlocks};
+use glebe::internal::sys::machine::numa;
 use glebe::internal::sys::processes::process::effective_user;
-use glebe::units::Bytes;
+use glebe::page_size;
+use glebe::units::{Bytes, PageSize};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::time::{slowed, wait_until};
 use glebe_testing::turn::{Turn, POOL};
-use glebe_testing::Scratch;
-use serde_json::Value;
+use glebe_testing::{two_nodes, Scratch};
+use serde_json::{json, Value};
 
 use crate::reachable::{Reachable, NOBODY};
 
@@ -70,6 +72,212 @@ fn status_is_the_same_in_both_forms() {
     assert!(
         text.contains(&format!("long-term pin    {}", value["long_term_pin"].as_str().unwrap()))
     );
+}
+
+/// Returns the free bytes in blocks of at least 2^order pages, by `/proc/buddyinfo`.
+fn free_in_blocks(order: usize) -> u64 {
+    let text = fs::read_to_string("/proc/buddyinfo").unwrap();
+    let counts = text.lines().flat_map(|line| line.split_whitespace().skip(4).enumerate());
+    let pages = |(of, count): (usize, &str)| count.parse::<u64>().unwrap() << of;
+    counts.filter(|(of, _)| *of >= order).map(pages).sum::<u64>() * page_size().bytes().get()
+}
+
+#[test]
+fn fragmentation_is_a_share_for_each_length_and_the_kernel_agrees() {
+    let orders = [0, (2_u64 << 20).ilog2() - page_size().bytes().get().ilog2()];
+    let before = orders.map(|order| free_in_blocks(order as usize));
+    let value: Value = serde_json::from_str(&ok(&["status", "--json"])).unwrap();
+    let after = orders.map(|order| free_in_blocks(order as usize));
+    let shares = &value["fragmentation"]["shares"];
+    assert!(value["fragmentation"]["for"].is_null());
+    let (free, all) = (shares["free_bytes"].as_u64().unwrap(), shares["all_bytes"].as_u64());
+    assert!(all.is_some_and(|all| free <= all), "{shares}");
+    let runs = shares["runs"].as_array().unwrap();
+    let lengths: Vec<_> = runs.iter().map(|run| run["at_least_bytes"].as_u64()).collect();
+    assert_eq!(lengths, [2 << 20, 32 << 20, 128 << 20, 1 << 30].map(Some));
+    let mut last = free;
+    for run in runs {
+        let (bytes, part) = (run["bytes"].as_u64(), run["of_free"].as_f64());
+        let is_known = value["longest_free_run_bytes"].is_u64();
+        assert!(bytes.is_some() || !is_known, "{run}");
+        if let (Some(bytes), Some(part)) = (bytes, part) {
+            assert!(bytes <= last && (bytes as f64 - part * free as f64).abs() < 2.0, "{run}");
+            last = bytes;
+        }
+    }
+    // Other programs take and free memory meanwhile.
+    let slack = 1 << 30;
+    let small = runs[0]["bytes"].as_u64();
+    for (nth, seen) in [(0, Some(free)), (1, small)] {
+        let Some(seen) = seen else { continue };
+        let (least, most) = (before[nth].min(after[nth]), before[nth].max(after[nth]));
+        let fits = (least.saturating_sub(slack)..=most + slack).contains(&seen);
+        assert!(fits, "{seen}, the kernel has from {least} to {most}");
+    }
+}
+
+#[test]
+fn a_request_has_a_cost_that_fits_the_verdict() {
+    let told = |len: &str| {
+        let value: Value = serde_json::from_str(&ok(&["status", "--json", "--for", len])).unwrap();
+        (value["fragmentation"]["for"].clone(), value["longest_free_run_bytes"].as_u64())
+    };
+    let (request, longest) = told("64M");
+    assert_eq!(request["len_bytes"], 64 << 20);
+    assert!(request["pool_free_bytes"].is_u64() && request["why"].is_string(), "{request}");
+    assert_eq!(request["pages_to_move"].is_u64(), longest.is_some(), "{request}");
+    let text = ok(&["status", "--for", "64M"]);
+    for start in ["for 64 MiB       ", "  to move        ", "  in pools       "] {
+        assert!(text.lines().any(|line| line.starts_with(start)), "{text}");
+    }
+    let (request, _) = told("999999G");
+    assert!(request["pages_to_move"].is_null() && request["verdict"] == "no", "{request}");
+    assert_eq!(run(&["status", "--for", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn status_has_each_node_and_is_no_longer_for_one() {
+    let value: Value = serde_json::from_str(&ok(&["status", "--json"])).unwrap();
+    let nodes = value["by_node"].as_array().unwrap();
+    let numbers: Vec<u64> = nodes.iter().map(|node| node["node"].as_u64().unwrap()).collect();
+    let with_memory: Vec<u64> = numa::with_memory().iter().map(|node| node.0.into()).collect();
+    if nodes.is_empty() {
+        return println!("skipped: the kernel lists no nodes");
+    }
+    assert_eq!(numbers, with_memory);
+    for node in nodes {
+        let of = |name: &str| node[name].as_u64().unwrap_or_else(|| panic!("{name}: {node}"));
+        assert!(0 < of("available_bytes") && of("available_bytes") <= of("total_bytes"), "{node}");
+        assert!(of("largest_free_block_bytes") <= of("total_bytes"), "{node}");
+        assert_eq!(node["pools"].as_array().unwrap().len(), sizes().len());
+        let hidden = value["longest_free_run_bytes"].is_null();
+        assert_eq!(node["longest_free_run_bytes"].is_null(), hidden, "{node}");
+        assert_eq!(node["longest_pool_run_bytes"].is_null(), hidden, "{node}");
+    }
+    let text = ok(&["status"]);
+    let lines = text.lines().filter(|line| line.starts_with("node ")).count();
+    assert_eq!(lines, if nodes.len() > 1 { nodes.len() } else { 0 }, "{text}");
+}
+
+/// Runs the command where the kernel's files tell of two nodes; `None` if this user may not mount
+/// them.
+fn on_two_nodes(args: &[&str]) -> Option<Output> {
+    const MOUNTS: &str = "for name in sys/devices/system/node proc/buddyinfo proc/zoneinfo; do \
+        mount --bind \"$0/$name\" \"/$name\" || exit 99; done; exec \"$@\"";
+    let files = two_nodes();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", MOUNTS]).arg(files.path()).current_dir("/");
+    let output = command.arg(env!("CARGO_BIN_EXE_glebe")).arg("contig").args(args).output().ok()?;
+    let is_refused = output.status.code() == Some(99) || output.stderr.starts_with(b"unshare: ");
+    if is_refused {
+        println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    (!is_refused).then_some(output)
+}
+
+#[test]
+fn two_nodes_are_shown_each_by_itself() {
+    let Some(status) = on_two_nodes(&["status"]) else { return };
+    let text = String::from_utf8(status.stdout).unwrap();
+    assert!(text.contains("NUMA nodes       3, numbers 0, 1, 2\nnode 0  "), "{text}");
+    let of = |start: &str| text.lines().position(|line| line.starts_with(start)).unwrap();
+    let (first, last) =
+        (of("node 0           110 KiB avail"), of("node 2           6.8 MiB avail"));
+    if sizes().contains(&PageSize::new(2 << 20).unwrap()) {
+        let lines: Vec<&str> = text.lines().collect();
+        let first =
+            lines[first..last].contains(&"  hugetlb 2 MiB  64 pages (128 MiB), 8 free, 0 surplus");
+        let last =
+            lines[last..].contains(&"  hugetlb 2 MiB  32 pages (64 MiB), 32 free, 6 surplus");
+        assert!(first && last, "{text}");
+    }
+    let value = on_two_nodes(&["status", "--json"]).unwrap();
+    let value: Value = serde_json::from_slice(&value.stdout).unwrap();
+    assert_eq!(
+        (&value["nodes"], value["by_node"][1]["node"].as_u64()),
+        (&json!([0, 1, 2]), Some(2))
+    );
+    let map = on_two_nodes(&["map"]).unwrap();
+    if map.status.success() {
+        let text = String::from_utf8(map.stdout).unwrap();
+        let nodes: Vec<&str> = text.lines().filter(|line| line.starts_with("node ")).collect();
+        let border = Bytes::new(page_size().bytes().get() << 18);
+        assert!(nodes.len() == 2, "{text}");
+        assert!(
+            nodes[0].starts_with(&format!("node 0: 0 B to {border}; longest free run ")),
+            "{text}"
+        );
+        assert!(nodes[1].starts_with(&format!("node 2: {border} to ")), "{text}");
+    }
+}
+
+#[test]
+fn explain_answers_for_each_of_two_nodes() {
+    let Some(both) = on_two_nodes(&["explain", "999999G"]) else { return };
+    let text = String::from_utf8(both.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("on node ")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].starts_with("on node 0: no: "), "{text}");
+    // The kernel itself knows nothing of node 2.
+    let denied = "on node 2: no: this process may not use memory of node 2 (cpuset.mems)";
+    assert_eq!(lines[1], denied);
+    let one = on_two_nodes(&["explain", "999999G", "--node", "0"]).unwrap();
+    let said = String::from_utf8(one.stdout).unwrap();
+    assert!(said.starts_with("no: 976.6 TiB in one piece on node 0 cannot be had now\n"), "{said}");
+    assert!(said.contains("hugepages=0:") || said.contains("a limit"), "{said}");
+    let none = on_two_nodes(&["explain", "1", "--node", "7"]).unwrap();
+    let said = String::from_utf8(none.stderr).unwrap();
+    assert!(said.contains("node 7 is not online; those that are: 0, 1, 2"), "{said}");
+}
+
+#[test]
+fn explain_answers_for_a_node_and_in_json() {
+    let is_allowed = |node: &Node| numa::allowed().is_none_or(|all| all.contains(node));
+    for node in numa::with_memory().into_iter().filter(is_allowed) {
+        let number = node.0.to_string();
+        let text = ok(&["explain", "1", "--node", &number]);
+        assert!(text.starts_with(&format!("yes: 1 B in one piece on {node} can be")), "{text}");
+        let value: Value =
+            serde_json::from_str(&ok(&["explain", "1", "--node", &number, "--json"])).unwrap();
+        assert_eq!((&value["verdict"], &value["node"]), (&"now".into(), &node.0.into()));
+        assert!(value["by_node"].as_array().unwrap().is_empty() && value["tried"].is_null());
+        let no = run(&["explain", "999999G", "--node", &number, "--json"]);
+        assert!(refusal(&no).contains(&format!("in one piece on {node} cannot be had now")));
+        let value: Value = serde_json::from_slice(&no.stdout).unwrap();
+        assert_eq!(
+            (&value["verdict"], &value["len_bytes"]),
+            (&"no".into(), &(999_999_u64 << 30).into())
+        );
+    }
+    let whole: Value = serde_json::from_str(&ok(&["explain", "1", "--json"])).unwrap();
+    let of_nodes = whole["by_node"].as_array().unwrap().len();
+    let nodes = numa::with_memory().len();
+    assert_eq!(of_nodes, if nodes > 1 { nodes } else { 0 }, "{whole}");
+    assert!(whole["node"].is_null(), "{whole}");
+    let missing = refusal(&run(&["explain", "1", "--node", "1000000"]));
+    assert!(missing.contains("1000000") && missing.contains("not online"), "{missing}");
+    assert_eq!(run(&["explain", "1", "--node", "x"]).status.code(), Some(2));
+}
+
+#[test]
+fn what_is_tried_on_a_node_is_there() {
+    let scratch = Scratch::new("contig-try-node");
+    for node in numa::with_memory() {
+        let file = scratch.path().join(format!("{}.json", node.0));
+        let (file, number) = (file.to_str().unwrap(), node.0.to_string());
+        let args = ["explain", "64K", "--try", "--node", &number, "--json", "--certificate", file];
+        let output = run(&args);
+        if !output.status.success() {
+            println!("skipped: {node}: {}", refusal(&output));
+            continue;
+        }
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(value["tried"]["len_bytes"].as_u64().unwrap() >= 64 << 10, "{value}");
+        assert!(value["tried"]["source"].is_string() && value["tried"]["held_by"].is_string());
+        let told: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        let nodes = told["nodes"].as_array().unwrap();
+        assert!(nodes.iter().all(|part| part["node"] == node.0), "{told}");
+    }
 }
 
 #[test]
@@ -328,16 +536,21 @@ fn a_killed_reservation_leaves_no_page() {
     let before = PoolLock::acquire().map(|_lock| persistent()).unwrap();
     // A record names its change until the change is made.
     let is_under_way = || fs::read_to_string(&file).is_ok_and(|text| text.contains('+'));
-    let mut killed = 0;
     for nth in 0..20 {
+        // The first child is killed while it waits for the lock, and half of the others in the
+        // middle of the change, if it is seen; the rest at any moment.
+        let held = (nth == 0).then(|| PoolLock::acquire().unwrap());
         let mut child = command(&["reserve", "64M", "--record", &file]);
         let mut child = child.stdout(Stdio::null()).spawn().unwrap();
-        // Half of the children are killed in the middle of the change, if it is seen; the others
-        // at any moment.
-        while nth % 2 == 0 && child.try_wait().unwrap().is_none() && !is_under_way() {}
-        std::thread::sleep(Duration::from_micros(nth * 100));
+        let waits = nth % 2 == 0 && held.is_none();
+        while waits && child.try_wait().unwrap().is_none() && !is_under_way() {}
+        // Long enough for a child that needs no lock.
+        let time = held.as_ref().map_or(nth * 100, |_| 300_000);
+        std::thread::sleep(Duration::from_micros(time));
         child.kill().unwrap();
-        killed += usize::from(child.wait().unwrap().signal() == Some(9));
+        let by = child.wait().unwrap().signal();
+        assert!(held.is_none() || by == Some(9), "it needs no lock");
+        drop(held);
         // Other programs may use pages for a moment.
         wait_until("the pool is as before", slowed(Duration::from_secs(20)), || {
             let said = ok(&["release", "--record", &file]);
@@ -345,7 +558,6 @@ fn a_killed_reservation_leaves_no_page() {
             said.ends_with("; 0 stay counted\n") && persistent() == before
         });
     }
-    assert!(killed > 0, "every reservation had ended before it was killed");
 }
 
 /// Returns the pages that a release left on record.
@@ -446,7 +658,10 @@ fn nobody_is_told_what_can_be_known() {
         return;
     };
     assert!(status.status.success(), "{status:?}");
-    assert!(String::from_utf8_lossy(&status.stdout).contains("runs of pools    hidden"));
+    let said = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(said.contains("runs of pools    hidden"), "{said}");
+    // The kernel's free lists know only the shortest of four lengths.
+    assert_eq!(said.matches("unknown without root\n").count(), 3, "{said}");
     let hidden = as_nobody(&["explain", "64M"]).unwrap();
     let text = String::from_utf8_lossy(&hidden.stdout).into_owned();
     // `explain` may answer `unknown` if pools have 64 MiB idle, because page frame numbers, which

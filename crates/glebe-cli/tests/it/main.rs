@@ -17,4 +17,6 @@ mod sizes;
 mod stats;
 #[cfg(feature = "serve")]
 mod supervised;
+#[cfg(all(feature = "serve", feature = "top"))]
+mod top;
 mod zpool;

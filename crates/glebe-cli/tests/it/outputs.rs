@@ -124,7 +124,14 @@ fn a_demo_shows_a_reserve_at_work_and_keeps_the_figures() {
         rest.split(' ').next().and_then(|number| number.parse().ok()).expect(line)
     };
     assert!(number("cache     ") > 4096 && number("pages     ") > 0, "{text}");
-    assert!(text.starts_with("Fills up to 16 MiB with cached files"), "{text}");
+    assert!(text.starts_with("A program sets memory aside once."), "{text}");
+    // Each step says what it does, how far it is, and how long it took.
+    for (begin, end) in [("1 of 3 ", "most:"), ("2 of 3 ", "100 %"), ("3 of 3 ", " 7 8")] {
+        let step = text.lines().find(|line| line.starts_with(begin)).expect(begin);
+        let (done, took) = step.rsplit_once(" (").expect(step);
+        assert!(done.ends_with(end) && took.ends_with(" s)"), "{step}");
+    }
+    assert!(text.contains("        reserve   16 MiB of "), "{text}");
     let result = text.lines().last().expect("a result");
     assert!(result.contains(": glebe, in ") && result.contains("; the kernel, "), "{result}");
     assert!(result.ends_with("No request of glebe failed, no byte was wrong."), "{result}");

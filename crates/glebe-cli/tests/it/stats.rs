@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use glebe::contig::{Contig, Source};
+use glebe::internal::{with_node_family, with_node_members, NodeBytes};
 use glebe::page_size;
 use glebe::reserve::{Request, Reserve, Stats};
 use glebe::units::{Bytes, Pages};
@@ -60,7 +61,8 @@ fn json_is_that_of_the_process_and_obeys_the_identities() {
     for (value, reserve) in all.iter().zip([&one, &two]) {
         assert_eq!(value["pid"], pid);
         assert!(value["command"].as_str().is_some_and(|name| !name.is_empty()));
-        let expected: Value = serde_json::from_str(&reserve.stats().to_json()).unwrap();
+        let expected = with_node_members(reserve.stats().to_json(), &NodeBytes::new().of(reserve));
+        let expected: Value = serde_json::from_str(&expected).unwrap();
         assert_eq!(value["statistics"], expected);
         let of = |name: &str| value["statistics"][name].as_u64().expect(name);
         let gone = of("evicted") + of("replaced") + of("invalidated_pages") + of("recalled");
@@ -90,7 +92,10 @@ fn text_names_each_reserve_and_openmetrics_is_one_valid_text() {
     assert!(brief.contains("\nstored ") && !brief.contains("\nalloc_failures "), "{brief}");
 
     let families = openmetrics::parse(&text(&stats(scratch.path(), &["--openmetrics"]))).unwrap();
-    let alone = openmetrics::parse(&reserves[0].stats().to_openmetrics()).unwrap();
+    let nodes = NodeBytes::new().of(&reserves[0]);
+    let alone = reserves[0].stats().to_openmetrics();
+    let alone = with_node_family(alone, "glebe_reserve_", &[], &nodes);
+    let alone = openmetrics::parse(&alone).unwrap();
     assert_eq!(families.len(), alone.len());
     for (family, alone) in families.iter().zip(&alone) {
         let metadata =

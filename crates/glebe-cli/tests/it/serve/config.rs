@@ -32,10 +32,19 @@ fn a_node_that_is_not_there_is_refused_and_node_0_serves() {
     let refused = output(&words("1048576"));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("node 1048576 is not online"), "{said}");
+    let refused = output(&words("0,1048577"));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("node 1048577 is not online"), "{said}");
+    let refused = output(&words("0,x"));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("for example 0,1"), "{said}");
     let nodes = fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default();
     let node = Contig::options().source(Source::Plain).node(Node(0)).build(Bytes::new(1));
     if nodes.starts_with('0') && node.is_ok() {
         let serving = Serving::start(glebe().args(words("0")), 2);
+        assert_eq!(serving.said[1], format!("listening at unix:{}", socket.display()));
+        drop(serving);
+        let serving = Serving::start(glebe().args(words("0, 0")), 2);
         assert_eq!(serving.said[1], format!("listening at unix:{}", socket.display()));
     }
 }
@@ -44,6 +53,8 @@ fn a_node_that_is_not_there_is_refused_and_node_0_serves() {
 fn a_file_has_every_option() {
     let scratch = Scratch::new("config");
     let (socket, pid) = (scratch.path().join("socket"), scratch.path().join("pid"));
+    let users = scratch.path().join("users");
+    fs::write(&users, "joe:secret\n").expect("written");
     let given = format!(
         "memcached = true\nport = 0\nlisten = '127.0.0.1'\nunix-socket = {socket:?}\n\
          unix-mask = '750'\nudp-port = 0\nmemory-limit = 17\nthreads = 3\nconn-limit = 77\n\
@@ -52,8 +63,9 @@ fn a_file_has_every_option() {
          enable-shutdown = true\ndisable-flush-all = true\ndisable-dumping = true\n\
          disable-watch = true\nuser = '{}'\npidfile = {pid:?}\nslab-growth-factor = 1.5\n\
          slab-min-size = 64\nenable-largepages = true\nlock-memory = true\ndelimiter = '/'\n\
+         auth-file = {users:?}\n\
          extended = ['idle_timeout=33', 'no_maxconns_fast']\nno-stats = true\n\
-         leases = false\ncheck = false\ncontrol = {:?}\n",
+         leases = false\ncheck = false\nmetrics = '127.0.0.1:0'\ncontrol = {:?}\n",
         uid(),
         scratch.path().join("control"),
     );
@@ -61,7 +73,8 @@ fn a_file_has_every_option() {
     let of_leases = "leases = true\nlease-socket = 'leases'\nlease-zeroed = '4M'\n\
          lease-limit = '1G'\nlease-limit-promised = '1G'\nlease-limit-revocable = '1G'\n\
          lease-limit-zeroing = '1G'\nlease-connections = 9\nlease-count = 9\n\
-         lease-notice = 50\nlease-grow = '64M'\nlease-idle = 30\nnode = 0\ncheck = true\n";
+         enable-ssl = false\nlease-notice = 50\nlease-grow = '64M'\nlease-idle = 30\nnode = 0\n\
+         check = true\n";
     let file = scratch.path().join("serve.toml");
     fs::write(&file, of_leases).expect("written");
     let checked = output(&["serve", "--config", file.to_str().expect("text")]);
@@ -75,13 +88,15 @@ fn a_file_has_every_option() {
     fs::write(&file, &given).expect("written");
     let mut command = glebe();
     command.arg("serve").arg("--config").arg(&file);
-    let mut serving = Serving::start(&mut command, 2);
+    let mut serving = Serving::start(&mut command, 3);
     assert_eq!(serving.said[1], format!("listening at unix:{}", socket.display()));
+    assert!(serving.said[2].starts_with("metrics at http://127.0.0.1:"), "{:?}", serving.said);
     let mode = fs::metadata(&socket).expect("a socket").permissions().mode() & 0o777;
     assert_eq!(mode, 0o750);
     let written = fs::read_to_string(&pid).expect("the number of the process");
     assert_eq!(written.trim_end(), serving.child.id().to_string());
     let mut stream = UnixStream::connect(&socket).expect("connect");
+    dialogue(&mut stream, "set any 0 0 10\njoe secret\n", "STORED\n");
     let settings = list(&mut stream, "stats settings");
     for (name, value) in [
         ("maxbytes", "17825792"),
@@ -156,8 +171,18 @@ fn what_a_file_may_not_say_is_refused() {
         ("max-item-size = '33m'", "at most 32 MiB (half of -m, and 1 GiB)"),
         ("max-item-size = 'x'", "-I x: "),
         ("unix-mask = '8'", "-a 8: "),
+        ("extended = ['ssl_key=x']", "-o ssl_key=x has an effect only with -Z"),
+        ("enable-ssl = true", "-Z: name a certificate by -o ssl_chain_cert=FILE"),
+        ("enable-ssl = true\nextended = ['ssl_chain_cert=/no/file']", "/no/file: No such file"),
+        (
+            "enable-ssl = true\nextended = ['ssl_chain_cert=x', 'ssl_min_version=1']",
+            "or 3 (tlsv1.3)",
+        ),
+        ("enable-ssl = true\nextended = ['ssl_chain_cert=x', 'ssl_verify_mode=2']", "ssl_ca_cert="),
+        ("enable-ssl = true\nextended = ['ssl_ciphers=x']", "-o ssl_ciphers=x: there is no such"),
         ("lease-grow = '1G'", "--lease-grow has an effect only with --leases"),
         ("delimiter = 'é'", "-D é: a character of ASCII"),
+        ("metrics = 9464", "--metrics 9464: "),
     ] {
         fs::write(&file, text).expect("written");
         let refused = output(&["serve", "--config", path, "-l", "127.0.0.1:0"]);

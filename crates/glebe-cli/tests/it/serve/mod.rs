@@ -1,13 +1,19 @@
 //! Tests `glebe serve` and `glebe recall` as a user or a service manager runs them.
 
+mod access;
 mod config;
 mod crowd;
 pub mod leases;
 mod lend;
+mod logs;
+mod metrics;
 mod nodes;
 mod recall;
 mod service;
 mod stopped;
+mod table;
+mod unit;
+mod user;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -56,13 +62,16 @@ impl Serving {
         stream
     }
 
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-s", name, &pid]).status();
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status();
         assert!(status.expect("kill").success());
     }
 
-    fn ends_well(&mut self) {
+    pub fn ends_well(&mut self) {
         let mut ended = None;
         wait_until("its end", Duration::from_secs(20), || {
             ended = self.child.try_wait().expect("a child");
