@@ -57,6 +57,21 @@ impl<T> Exported<T> {
         thing.map(look).ok_or_else(|| Failure::ended(self.what))
     }
 
+    fn check(&self, state: &State<T>) -> Result<()> {
+        if state.exports == 0 {
+            return Ok(());
+        }
+        let (exports, what) = (state.exports, self.what);
+        Err(Failure::buffer(format!(
+            "{exports} arrays or views of the {what} exist: delete or release them first"
+        )))
+    }
+
+    /// Returns the error that [`Self::end`] would return now.
+    pub(crate) fn check_end(&self) -> Result<()> {
+        self.check(&self.lock())
+    }
+
     /// Ends the thing.
     ///
     /// # Errors
@@ -66,12 +81,7 @@ impl<T> Exported<T> {
         T: Send,
     {
         let mut state = self.lock();
-        if state.exports > 0 {
-            let (exports, what) = (state.exports, self.what);
-            return Err(Failure::buffer(format!(
-                "{exports} arrays or views of the {what} exist: delete or release them first"
-            )));
-        }
+        self.check(&state)?;
         let ended = state.thing.take();
         drop(state);
         py.detach(|| drop(ended));

@@ -102,7 +102,8 @@ fn kind_of_contig(error: &contig::Error) -> Kind {
         E::NotContiguous { longest, .. } => bytes(*longest),
         E::NotHuge { huge, .. } => bytes(*huge),
         E::Os(error) => kind_of_os(error),
-        E::ZeroLength | E::BadAlign { .. } | E::NoSuchNode { .. } | E::NoHeap { .. } => {
+        E::ZeroLength | E::BadAlign { .. } | E::NoHeap { .. } => ("BadArgument", Vec::new()),
+        E::NoSuchNode { .. } | E::EmptyNode { .. } | E::NoNodes { .. } => {
             ("BadArgument", Vec::new())
         }
         _ => ("NoMemory", Vec::new()),

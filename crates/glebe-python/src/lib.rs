@@ -24,6 +24,7 @@ mod key;
 mod lease;
 mod memory;
 mod numpy;
+mod registered;
 mod reserve;
 mod shared_cache;
 mod swap;

@@ -43,6 +43,11 @@ impl<T: Contiguous> Memory<T> {
         self.0.with(|held| look(&mut held.thing))
     }
 
+    /// Returns the error that [`Self::end`] would return now.
+    pub(crate) fn check_end(&self) -> Result<()> {
+        self.0.check_end()
+    }
+
     pub(crate) fn end(&self, py: Python<'_>) -> Result<()> {
         self.0.end(py)
     }

@@ -15,9 +15,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::cache::{Shared, Small};
-use crate::contig::{placed, source_of};
+use crate::contig::{on_nodes, placed, source_of};
 use crate::exports::Bytes;
 use crate::memory::{Contiguous, Memory};
+use crate::registered::Registered;
 use crate::{numbers, Failure, Result};
 
 struct State {
@@ -32,15 +33,19 @@ struct State {
 ///
 /// `bytes`: its length, rounded up to whole pages of its source. `source`: "auto", "hugetlb-1g",
 /// "hugetlb-2m", "thp" or "plain". `room`: bytes that it may grow to. `node`: takes only memory of
-/// this NUMA node; `prefer_node`: takes its memory if it has enough, otherwise any. Raises
-/// `NoMemory` with the available bytes, `BadArgument` for a length of zero or a node that is not
-/// online, `ValueError` for another source, `SystemRefused`.
+/// this NUMA node; `prefer_node`: takes its memory if it has enough, otherwise any; `nodes`: takes
+/// only memory of these nodes. Raises `NoMemory` with the available bytes, `BadArgument` for a
+/// length of zero, a node that is not online or an empty set, `ValueError` for another source,
+/// `SystemRefused`.
 #[pyclass(frozen, module = "glebe")]
-pub(crate) struct Reserve(Mutex<Option<State>>);
+pub(crate) struct Reserve {
+    state: Mutex<Option<State>>,
+    registered: Registered,
+}
 
 impl Reserve {
     fn lock(&self) -> MutexGuard<'_, Option<State>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a handle, so that calls run without the lock.
@@ -82,7 +87,9 @@ fn request(pages: Pages, align: u64, zeroed: bool, any: bool) -> Request {
 #[pymethods]
 impl Reserve {
     #[new]
-    #[pyo3(signature = (bytes, *, source = "auto", room = 0, node = None, prefer_node = None))]
+    #[pyo3(signature = (
+        bytes, *, source = "auto", room = 0, node = None, prefer_node = None, nodes = None
+    ))]
     fn new(
         py: Python<'_>,
         bytes: u64,
@@ -90,12 +97,14 @@ impl Reserve {
         room: u64,
         node: Option<u32>,
         prefer_node: Option<u32>,
+        nodes: Option<Vec<u32>>,
     ) -> Result<Self> {
-        let memory = placed(Contig::options().source(source_of(source)?), node, prefer_node)?;
+        let memory = Contig::options().source(source_of(source)?);
+        let memory = placed(memory, node, prefer_node, nodes)?;
         let options = reserve::Reserve::options().memory(memory).room(glebe::Bytes::new(room));
         let reserve = py.detach(|| options.build(glebe::Bytes::new(bytes)))?;
-        let (caches, small) = (HashMap::new(), Arc::default());
-        Ok(Self(Mutex::new(Some(State { reserve, caches, small }))))
+        let state = State { reserve, caches: HashMap::new(), small: Arc::default() };
+        Ok(Self { state: Mutex::new(Some(state)), registered: Registered::new("reserve") })
     }
 
     /// Takes a physically contiguous block of `pages` pages, or of `bytes` rounded up to pages.
@@ -144,6 +153,13 @@ impl Reserve {
         Ok(self.live()?.largest_run()?.get())
     }
 
+    /// Returns the NUMA nodes of the pages: first page, number of pages, and node. Raises
+    /// `SystemRefused` if the kernel does not tell them.
+    fn nodes(&self, py: Python<'_>) -> Result<Vec<(u64, u64, u32)>> {
+        let reserve = self.live()?;
+        Ok(on_nodes(py.detach(|| reserve.nodes())?))
+    }
+
     /// Returns counters and gauges by name. Each name ends in its unit; times are nanoseconds.
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         Ok(numbers(py, self.live()?.stats().lines())?)
@@ -152,18 +168,21 @@ impl Reserve {
     /// Adds `bytes` bytes of memory, up to the room, and returns the new length in bytes.
     ///
     /// Raises `NoMemory` if the room or the machine has less, `BadArgument` for a reserve without
-    /// room.
+    /// room, `ValueError` for a reserve that is registered with a device.
     fn grow(&self, py: Python<'_>, bytes: u64) -> Result<usize> {
         let reserve = self.live()?;
+        let _resize = self.registered.resize()?;
         py.detach(|| reserve.grow(glebe::Bytes::new(bytes)))?;
         self.__len__()
     }
 
     /// Gives `bytes` bytes of idle memory back to the system and returns the new length in bytes.
     ///
-    /// Raises `NoMemory` if less is idle, `BadArgument` for a reserve without room.
+    /// Raises `NoMemory` if less is idle, `BadArgument` for a reserve without room, `ValueError`
+    /// for a reserve that is registered with a device.
     fn shrink(&self, py: Python<'_>, bytes: u64) -> Result<usize> {
         let reserve = self.live()?;
+        let _resize = self.registered.resize()?;
         py.detach(|| reserve.shrink(glebe::Bytes::new(bytes)))?;
         self.__len__()
     }
@@ -184,10 +203,30 @@ impl Reserve {
         Ok(self.live()?.contig().source().to_string())
     }
 
+    /// Notes a registration with a device, which `end()` ends. Returns the address of the memory,
+    /// and the parts that have memory as offset and length in bytes.
+    fn _register(&self, end: Py<PyAny>) -> Result<(usize, Vec<(u64, u64)>)> {
+        let reserve = self.live()?;
+        self.registered.begin(end)?;
+        let present = reserve.present().inspect_err(|_| self.registered.forget())?;
+        let bytes = |pages: u64| Pages::new(pages).bytes(page_size()).get();
+        let parts = present.iter().map(|part| (bytes(part.start()), bytes(part.len())));
+        Ok((reserve.contig().mapping().addr(), parts.collect()))
+    }
+
+    /// Forgets the registration, which has ended.
+    fn _unregister(&self) {
+        self.registered.forget();
+    }
+
     /// Ends the reserve and its caches. Blocks keep their memory; a second call does nothing.
-    fn close(&self, py: Python<'_>) {
+    ///
+    /// First ends a registration with a device, whose errors it raises; the reserve then stays.
+    fn close(&self, py: Python<'_>) -> Result<()> {
+        self.registered.end(py)?;
         let ended = self.lock().take();
         py.detach(|| drop(ended));
+        Ok(())
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -200,8 +239,8 @@ impl Reserve {
         _type: Option<Bound<'_, PyType>>,
         _value: Option<Bound<'_, PyAny>>,
         _traceback: Option<Bound<'_, PyAny>>,
-    ) {
-        self.close(py);
+    ) -> Result<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {

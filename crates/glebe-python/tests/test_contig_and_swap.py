@@ -1,6 +1,7 @@
 """Tests contiguous memory, and stores with a budget."""
 
 import gc
+import glob
 import os
 import random
 
@@ -45,11 +46,49 @@ def test_memory_is_on_the_node_that_was_named():
         print(f"skipped: {error}")
     with glebe.Reserve(4 << 20, source="plain", prefer_node=0) as reserve:
         assert len(reserve.alloc(1, any=True)) > 0
+        assert {node for _, _, node in reserve.nodes()} == {0} or len(_nodes()) > 1
     for kind in ("node", "prefer_node"):
         with pytest.raises(errors.BadArgument, match="not online"):
             glebe.contig(4 << 20, source="plain", **{kind: 1 << 20})
-    with pytest.raises(ValueError, match="give one"):
-        glebe.contig(4 << 20, node=0, prefer_node=0)
+    for both in ({"node": 0, "prefer_node": 0}, {"node": 0, "nodes": [0]}):
+        with pytest.raises(ValueError, match="give one"):
+            glebe.contig(4 << 20, **both)
+
+
+def test_memory_is_on_the_nodes_that_were_named():
+    for make in (glebe.contig, glebe.Reserve):
+        for wrong in ([], [0, 1 << 20]):
+            with pytest.raises(errors.BadArgument):
+                make(4 << 20, source="plain", nodes=wrong)
+        with pytest.raises(TypeError):
+            make(4 << 20, source="plain", nodes="0")
+        try:
+            with make(4 << 20, source="plain", nodes=(0, 0)) as memory:
+                assert {node for _, _, node in memory.nodes()} == {0}
+        except (errors.NoMemory, errors.BadArgument, errors.SystemRefused) as error:
+            # Node 0 may be without memory, and a container may deny the choice and the question.
+            print(f"skipped: {error}")
+
+
+def _nodes():
+    return glob.glob("/sys/devices/system/node/node[0-9]*")
+
+
+def test_the_nodes_of_a_reserve_cover_its_pages():
+    reserve = glebe.Reserve(2 << 20, source="plain", room=8 << 20)
+    for change in (lambda: None, lambda: reserve.grow(4 << 20), lambda: reserve.shrink(2 << 20)):
+        change()
+        try:
+            nodes = reserve.nodes()
+        except errors.SystemRefused as error:
+            pytest.skip(str(error))
+        assert sum(pages for _, pages, _ in nodes) * PAGE == len(reserve)
+        assert nodes[0][0] == 0
+        if _nodes():
+            assert all(os.path.isdir(f"/sys/devices/system/node/node{node}") for _, _, node in nodes)
+    reserve.close()
+    with pytest.raises(ValueError, match="closed"):
+        reserve.nodes()
 
 
 def test_contiguous_memory_that_cannot_be_had_is_refused():

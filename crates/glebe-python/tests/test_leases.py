@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import subprocess
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def command():
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory):
-    """Runs a daemon. Returns its socket, and the bytes that it can lend."""
+    """Runs a daemon. Returns its socket, the bytes that it can lend, and the URL of its metrics."""
     glebe_command = command()
     if not os.path.exists(POOL):
         pytest.skip(f"skipped: no {POOL}")
@@ -40,18 +41,19 @@ def daemon(tmp_path_factory):
     path = str(folder / "leases")
     words = ["serve", "--no-stats", "--leases", "-m", "64", "-s", str(folder / "cache")]
     words += ["--lease-socket", path, "--lease-zeroed", "4M", "--lease-notice", "400"]
+    words += ["--metrics", "127.0.0.1:0"]
     with open(folder / "errors", "w+") as wrong:
         turn = os.open(POOL, os.O_RDONLY)
         fcntl.flock(turn, fcntl.LOCK_EX)
         daemon = subprocess.Popen([glebe_command, *words], stdout=subprocess.PIPE, stderr=wrong)
         try:
-            said = [daemon.stdout.readline() for _ in range(3)]
+            said = [daemon.stdout.readline() for _ in range(4)]
             if not all(said):
                 wrong.seek(0)
                 text = wrong.read()
                 # Without free pages, only root can have some.
                 (pytest.skip if "nr_hugepages" in text else pytest.fail)(f"skipped: {text}")
-            yield path, int(said[0].split()[0]) << 20
+            yield path, int(said[0].split()[0]) << 20, said[3].decode().split()[-1]
         finally:
             daemon.terminate()
             daemon.wait(60)
@@ -343,7 +345,7 @@ except errors.Unsupported as refused:
 
 
 def test_a_shared_cache_lives_in_idle_memory_until_a_lease_needs_it(daemon, lease):
-    socket, length = daemon
+    socket, length, _metrics = daemon
     cache = glebe.shared_cache("tiles", length, socket=socket)
     other = glebe.shared_cache("tiles", socket=socket)
     assert cache.of_daemon and other.nbytes == cache.nbytes
@@ -362,6 +364,20 @@ def test_a_shared_cache_lives_in_idle_memory_until_a_lease_needs_it(daemon, leas
     again = pickle.loads(pickle.dumps(cache))
     assert again.of_daemon and again.nbytes == cache.nbytes
     cache.end()
+
+
+def test_prometheus_own_parser_reads_the_metrics(daemon):
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    request = urllib.request.Request(daemon[2], headers=accept)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.headers.get_content_type() == "application/openmetrics-text"
+        families = list(parser.text_string_to_metric_families(answer.read().decode()))
+    kinds = {family.name: family.type for family in families}
+    assert kinds["glebe_serve_commands"] == kinds["glebe_lease_leased"] == "counter"
+    assert kinds["glebe_reserve_grant_seconds"] == "histogram"
+    assert kinds["glebe_lease_held_bytes"] == "gauge"
+    assert all(family.documentation and family.samples for family in families)
 
 
 def test_all_memory_is_leased_again_and_again(lease, daemon):

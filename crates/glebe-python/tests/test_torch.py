@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import glebe
+from glebe.cuda import PinnedPool
 
 torch = pytest.importorskip("torch", reason="skipped: torch is not installed")
 
@@ -32,8 +33,7 @@ def cuda():
     return torch.cuda.cudart()
 
 
-def check_copies(block):
-    host = tensor_of(block)
+def check_copies(host):
     assert host.is_pinned()
     host.random_(0, 256)
     device = host.to("cuda", non_blocking=True)
@@ -49,7 +49,7 @@ def test_a_registered_block_is_pinned_memory(cuda):
         block = reserve.alloc(bytes=32 << 20, any=True)
         assert cuda.cudaHostRegister(block.address, len(block), 0) == 0
         try:
-            check_copies(block)
+            check_copies(tensor_of(block))
         finally:
             assert cuda.cudaHostUnregister(block.address) == 0
         block.free()
@@ -67,7 +67,17 @@ def test_a_reserve_that_is_registered_once_stays_so_while_a_cache_uses_it(cuda):
                 kept = sum(cache.put(str(n), bytes([n % 251]) * 60_000) for n in range(1000))
                 assert kept > 500
                 with reserve.alloc(bytes=32 << 20, any=True) as block:
-                    check_copies(block)
+                    check_copies(tensor_of(block))
             assert reserve.stats()["recalled"] > 0
         finally:
             assert cuda.cudaHostUnregister(address) == 0
+
+
+def test_tensors_of_a_pool_are_pinned_memory(cuda):
+    with PinnedPool(64 << 20, piece=16 << 20) as pool:
+        for _ in range(12):
+            check_copies(pool.tensor(12 << 20, torch.uint8))
+        assert pool.wait() and pool.settle() > 0
+        cache = pool.cache("between two peaks")
+        assert cache.put("k", bytes(16 << 20))
+        check_copies(pool.tensor(16 << 20, torch.uint8))

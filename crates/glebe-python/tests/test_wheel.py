@@ -1,8 +1,10 @@
-"""The wheel: its size, its interface, the time of an import, and its types."""
+"""The wheels: their size, form and interface, the time of an import, and the types."""
 
 import inspect
 import os
 import pathlib
+import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -13,9 +15,10 @@ import zipfile
 import pytest
 
 import glebe
-from glebe import errors, swap, volatile
+from glebe import cuda, errors, swap, volatile
 
-WHEEL = os.environ.get("GLEBE_WHEEL")
+# The folder with the wheels and sources for users.
+WHEELS = os.environ.get("GLEBE_WHEELS")
 PACKAGE = pathlib.Path(glebe.__file__).parent
 
 
@@ -29,48 +32,95 @@ def tool(name):
 
 def checker(name):
     """Returns the path of a type checker. Both checkers take 20 s of a processor."""
-    if not WHEEL and not os.environ.get("GLEBE_LONG"):
+    if not WHEELS and not os.environ.get("GLEBE_LONG"):
         pytest.skip("skipped: types are checked by `make python` and `make test-long`")
     return tool(name)
 
 
-def wheel():
-    if not WHEEL:
-        pytest.skip("skipped: GLEBE_WHEEL names no wheel")
-    return pathlib.Path(WHEEL)
+def wheels():
+    if not WHEELS:
+        pytest.skip("skipped: GLEBE_WHEELS names no folder with wheels")
+    found = sorted(pathlib.Path(WHEELS).glob("*.whl"))
+    assert any(path.name.endswith(f"_{platform.machine()}.whl") for path in found), found
+    return found
 
 
-def test_the_wheel_is_small_and_of_the_stable_interface():
-    path = wheel()
-    assert path.stat().st_size <= 2 << 20
-    assert "-cp311-abi3-" in path.name
-    done = subprocess.run([tool("abi3audit"), "--strict", str(path)], capture_output=True, text=True)
+def said_by(*words):
+    """Runs a program. Returns its output, and fails if the program fails."""
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_wheel_is_small_and_of_the_stable_interface():
+    for path in wheels():
+        assert path.stat().st_size <= 2 << 20
+        assert "-cp311-abi3-" in path.name
+        said_by(tool("abi3audit"), "--strict", str(path))
+
+
+def test_a_wheel_runs_with_the_oldest_c_library_of_its_tag():
+    for path in wheels():
+        named = re.search(r"[-.]manylinux_2_(\d+)_(x86_64|aarch64)\.", path.name)
+        said = said_by(tool("auditwheel"), "show", str(path)).replace("\n", " ")
+        needed = re.search(r'platform tag: *"manylinux_2_(\d+)_(x86_64|aarch64)"', said)
+        assert named and needed, said
+        assert int(needed[1]) <= int(named[1]) and needed[2] == named[2], said
+
+
+def test_the_index_shows_what_wheels_and_sources_say_of_themselves():
+    files = [*wheels(), *pathlib.Path(WHEELS).glob("*.tar.gz")]
+    assert len(files) == len(wheels()) + 1
+    said_by(tool("twine"), "check", "--strict", *map(str, files))
+    for path in files:
+        assert path.name.startswith(f"glebe-{glebe.__version__}-") or path.suffix == ".gz"
+
+
+def test_every_interpreter_imports_the_wheel(tmp_path):
+    own = next(path for path in wheels() if path.name.endswith(f"_{platform.machine()}.whl"))
+    with zipfile.ZipFile(own) as archive:
+        archive.extractall(tmp_path)
+    program = (
+        "import glebe, sys; r = glebe.Reserve(1 << 20, source='plain'); c = r.cache('a'); "
+        "c['k'] = b'v'; assert c['k'] == b'v'; print(sys.version_info[:2], glebe.__version__)"
+    )
+    tried = []
+    for minor in range(11, 16):
+        words = [f"python3.{minor}", "-c"]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        if not shutil.which(words[0]) or subprocess.run([*words, ""], capture_output=True).returncode:
+            continue
+        done = subprocess.run([*words, program], env=environment, capture_output=True, text=True)
+        assert done.stdout == f"(3, {minor}) {glebe.__version__}\n", done.stdout + done.stderr
+        tried.append(minor)
+    print("imported by CPython 3." + ", 3.".join(map(str, tried)))
+    assert sys.version_info[1] in tried
 
 
 def texts_of_licences(names, read):
-    found = {name.rsplit("/", 1)[-1]: read(name) for name in names if "LICENSE-" in name}
-    assert set(found) == {"LICENSE-APACHE", "LICENSE-MIT"}
+    found = {name.rsplit("/", 1)[-1]: read(name) for name in names if "LICENSE" in name}
+    assert set(found) == {"LICENSE-APACHE", "LICENSE-MIT", "LICENSES-THIRD-PARTY"}
     assert b"Apache License" in found["LICENSE-APACHE"] and b"MIT" in found["LICENSE-MIT"]
     for name, text in found.items():
         if (own := pathlib.Path(__file__).parents[3] / name).exists():
             assert text == own.read_bytes()
 
 
-def test_the_wheel_has_the_texts_of_its_licences():
-    with zipfile.ZipFile(wheel()) as archive:
-        names = [name for name in archive.namelist() if ".dist-info/" in name]
-        texts_of_licences(names, archive.read)
-        metadata = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode()
-    assert metadata.count("\nLicense-File: LICENSE-") == 2
+def test_a_wheel_has_its_licences_and_types():
+    for path in wheels():
+        with zipfile.ZipFile(path) as archive:
+            there = set(archive.namelist())
+            names = [name for name in there if ".dist-info/" in name]
+            texts_of_licences(names, archive.read)
+            metadata = archive.read(next(name for name in names if name.endswith("/METADATA")))
+        assert metadata.count(b"\nLicense-File: LICENSE") == 3
+        types = {f"glebe/{file.name}" for file in PACKAGE.glob("*.pyi")}
+        assert types and there >= types | {"glebe/py.typed"}
 
 
-def test_a_source_distribution_has_the_texts_of_its_licences(tmp_path):
-    wheel()
-    words = ["sdist", "-m", str(pathlib.Path(__file__).parents[1] / "Cargo.toml")]
-    command = [tool("maturin"), *words, "-o", str(tmp_path)]
-    subprocess.run(command, capture_output=True, check=True)
-    with tarfile.open(next(tmp_path.iterdir())) as archive:
+def test_a_source_distribution_has_the_texts_of_its_licences():
+    wheels()
+    with tarfile.open(next(pathlib.Path(WHEELS).glob("*.tar.gz"))) as archive:
         names = [name for name in archive.getnames() if name.count("/") == 1]
         texts_of_licences(names, lambda name: archive.extractfile(name).read())
 
@@ -89,7 +139,7 @@ def test_help_has_a_text_for_each_public_member():
         """Returns nothing."""
 
     bare = [name for name in ("clear", "drop_unused", "stats") if not getattr(make, name).__doc__]
-    for module in (glebe, errors, swap, volatile):
+    for module in (glebe, cuda, errors, swap, volatile):
         for name in getattr(module, "__all__", vars(module)):
             thing = getattr(module, name)
             if callable(thing) and not name.startswith("_") and not thing.__doc__:
@@ -123,6 +173,7 @@ import numpy as np
 
 import glebe
 from glebe import errors
+from glebe.cuda import PinnedPool, register
 from glebe.swap import Store
 from glebe.volatile import VolatileBuffer, volatile_cache
 
@@ -217,6 +268,19 @@ def lends(socket: str) -> float | None:
     other.close()
     return other.recalled(None) or other.recalled() or other.recalled(0.5)
 
+def for_gpus(contig: glebe.Contig) -> int:
+    with register(contig, piece=1 << 20, progress=print, devices=[np.int64(0)]) as registered:
+        there: bool = registered.wait(0, 5, timeout=0.5)
+        registered.cancel()
+        registered.resume()
+        print(there, registered.address + registered.ready / registered.total, registered.error)
+    pool = PinnedPool(1 << 30, source="thp", pause=0.1, library="libcudart.so")
+    given: glebe.Block = PinnedPool(pool.reserve).block(5, zeroed=True)
+    some: np.ndarray = pool.array((2, np.int64(3)), "f4")
+    pool.cache("a")["k"] = pool.array(5)
+    print(some)
+    return pool.settle() + pool.resting + len(given)
+
 tile: bytes = Tiles().tile(3, by="n")
 Tiles().tile.clear()
 same: bytes = Tiles.tile(Tiles(), 3)
@@ -230,6 +294,7 @@ reserve.cache("a")[5.0] = b""
 reserve.alloc(1).pages = 5
 reserve.alloc(align="2")
 reserve.cache("a")["k"] = 5
+glebe.cuda.register(bytearray(5))
 
 class Tiles:
     @volatile_cache(1 << 20)
@@ -254,11 +319,11 @@ def test_the_stubs_are_strict(tmp_path):
     def check(*what):
         return subprocess.run([*words, *what], capture_output=True, text=True, cwd=tmp_path)
 
-    modules = ["glebe", "glebe.errors", "glebe.swap", "glebe.volatile"]
+    modules = ["glebe", "glebe.cuda", "glebe.errors", "glebe.swap", "glebe.volatile"]
     for what in (["uses.py"], [word for name in modules for word in ("-m", name)]):
         done = check(*what)
         assert done.returncode == 0, done.stdout
-    assert check("wrong.py").stdout.count(" error: ") == 7
+    assert check("wrong.py").stdout.count(" error: ") == 8
 
 
 def test_the_stubs_have_what_there_is(tmp_path):

@@ -41,8 +41,8 @@ __all__ = [
 
 
 def __getattr__(name):
-    """Imports `glebe.volatile` and `glebe.swap` at their first use."""
-    if name in ("swap", "volatile"):
+    """Imports `glebe.cuda`, `glebe.swap` and `glebe.volatile` at their first use."""
+    if name in ("cuda", "swap", "volatile"):
         from importlib import import_module
 
         return import_module(f"glebe.{name}")

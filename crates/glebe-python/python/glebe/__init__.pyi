@@ -1,11 +1,11 @@
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, SupportsIndex, TypeVar, final, overload
 
 from typing_extensions import Buffer, Self, TypeAlias
 
-from glebe import errors as errors, swap as swap, volatile as volatile
+from glebe import cuda as cuda, errors as errors, swap as swap, volatile as volatile
 from glebe.errors import Error as Error, NoRun as NoRun
 
 __all__ = [
@@ -53,11 +53,12 @@ class Reserve:
 
     `bytes`: its length, rounded up to whole pages of its source. `room`: bytes that it may grow to.
     `node`: takes only memory of this NUMA node; `prefer_node`: takes its memory if it has enough,
-    otherwise any. Blocks keep their memory after `close()`.
+    otherwise any; `nodes`: takes only memory of these nodes. Blocks keep their memory after
+    `close()`.
 
-    Raises `errors.NoMemory` with the available bytes, `errors.BadArgument` for a length of zero or
-    a node that is not online, `ValueError` for another source or
-    both nodes, `errors.SystemRefused`.
+    Raises `errors.NoMemory` with the available bytes, `errors.BadArgument` for a length of zero, a
+    node that is not online or has no memory, or an empty set, `ValueError` for another source or
+    more than one of the three, `errors.SystemRefused`.
     """
 
     def __new__(
@@ -68,6 +69,7 @@ class Reserve:
         room: int = 0,
         node: int | None = None,
         prefer_node: int | None = None,
+        nodes: Sequence[int] | None = None,
     ) -> Self: ...
     def alloc(
         self,
@@ -109,6 +111,12 @@ class Reserve:
     def cache(self, name: str) -> Cache:
         """Returns the cache of this name. Two caches of one name have the same entries."""
 
+    def nodes(self) -> list[tuple[int, int, int]]:
+        """Returns the NUMA nodes of the pages: first page, number of pages, and node.
+
+        Raises `errors.SystemRefused` if the kernel does not tell them.
+        """
+
     def stats(self) -> dict[str, int]:
         """Returns counters and gauges by name. Names end in the unit; times are nanoseconds."""
 
@@ -116,13 +124,14 @@ class Reserve:
         """Adds `bytes` bytes, up to the room, and returns the new length in bytes.
 
         Raises `errors.NoMemory` if the room or the machine has less, `errors.BadArgument` for a
-        reserve without room.
+        reserve without room, `ValueError` for a reserve that is registered with a device.
         """
 
     def shrink(self, bytes: int) -> int:
         """Gives `bytes` idle bytes back to the system and returns the new length in bytes.
 
-        Raises `errors.NoMemory` if less is idle, `errors.BadArgument` for a reserve without room.
+        Raises `errors.NoMemory` if less is idle, `errors.BadArgument` for a reserve without room,
+        `ValueError` for a reserve that is registered with a device.
         """
 
     @property
@@ -131,7 +140,10 @@ class Reserve:
 
     def __len__(self) -> int: ...
     def close(self) -> None:
-        """Ends the reserve and its caches. Blocks keep their memory; a second call does nothing."""
+        """Ends the reserve and its caches. Blocks keep their memory; a second call does nothing.
+
+        First ends a registration with a device, whose errors it raises; the reserve then stays.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -287,7 +299,8 @@ class Contig(Buffer):
     def close(self) -> None:
         """Frees the memory; a second call does nothing.
 
-        Raises `BufferError` while arrays or views of it exist.
+        First ends a registration with a device, whose errors it raises. Raises `BufferError` while
+        arrays or views of the memory exist. After an error the memory stays.
         """
 
     def __enter__(self) -> Self: ...
@@ -305,13 +318,15 @@ def contig(
     require_run: int | None = None,
     node: int | None = None,
     prefer_node: int | None = None,
+    nodes: Sequence[int] | None = None,
 ) -> Contig:
     """Returns contiguous memory of `bytes` bytes, rounded up to whole pages of its source.
 
     `require_run`: bytes that must be contiguous. `node`: takes only memory of this NUMA node;
-    `prefer_node`: takes its memory if it has enough, otherwise any. Raises `errors.NoMemory` with
-    the bytes of the longest run or of available memory; `errors.BadArgument` for a length of zero
-    or a node that is not online; `ValueError` for another source.
+    `prefer_node`: takes its memory if it has enough, otherwise any; `nodes`: takes only memory of
+    these nodes. Raises `errors.NoMemory` with the bytes of the longest run or of available memory;
+    `errors.BadArgument` for a length of zero, a node that is not online or has no memory, or an
+    empty set; `ValueError` for another source or more than one of the three.
     """
 
 @final

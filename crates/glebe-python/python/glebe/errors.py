@@ -66,3 +66,12 @@ class Pinned(Error):
 
 class Damaged(Error):
     """The kept copy of an object differs from the stored bytes, so the object is lost."""
+
+
+class Cuda(Error, RuntimeError):
+    """A call of the CUDA runtime failed. `call`: its name; `code`: the runtime's error number.
+
+    `offset`, `length`: the piece of the memory in bytes, if the call was for one.
+    """
+
+    call = code = offset = length = None

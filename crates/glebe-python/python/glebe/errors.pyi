@@ -32,3 +32,9 @@ class Budget(Error, MemoryError):
 class Stale(Error, LookupError): ...
 class Pinned(Error): ...
 class Damaged(Error): ...
+
+class Cuda(Error, RuntimeError):
+    call: str | None
+    code: int | None
+    offset: int | None
+    length: int | None
