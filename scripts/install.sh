@@ -48,22 +48,9 @@ template() {
     printf '%s\n' "$text" >"$2"
 }
 
-# Prints the unit that gives back memory blocks of ended programs, when it starts and when it stops.
-# It is installed but not enabled.
+# Copies a unit or a file of settings from systemd/, with the command's path in this prefix.
 unit() {
-    printf '%s\n' \
-        "[Unit]" \
-        "Description=Memory blocks that ended programs left movable or off line are given back" \
-        "ConditionPathExists=/sys/devices/system/memory/block_size_bytes" \
-        "" \
-        "[Service]" \
-        "Type=oneshot" \
-        "RemainAfterExit=yes" \
-        "ExecStart=$prefix/bin/glebe bank status" \
-        "ExecStop=$prefix/bin/glebe bank status" \
-        "" \
-        "[Install]" \
-        "WantedBy=multi-user.target" >"$1"
+    sed "s|/usr/bin/glebe|$prefix/bin/glebe|" "systemd/$1" >"$2"
 }
 
 place 755 "$libs/libglebe.so.$version" cp "$built/libglebe.so"
@@ -91,7 +78,11 @@ place 644 "$share/bash-completion/completions/glebe" cp "$built/completions/bash
 place 644 "$share/zsh/site-functions/_glebe" cp "$built/completions/zsh"
 place 644 "$share/fish/vendor_completions.d/glebe.fish" cp "$built/completions/fish"
 
-place 644 "${DESTDIR:-}$prefix/lib/systemd/system/glebe-blocks.service" unit
+# They are installed but not enabled.
+for name in glebe.service glebe-blocks.service glebe-leases.socket; do
+    place 644 "${DESTDIR:-}$prefix/lib/systemd/system/$name" unit "$name"
+done
+place 644 "${DESTDIR:-}$prefix/lib/sysusers.d/glebe.conf" unit glebe.conf
 
 if [ "$built" = --uninstall ]; then
     for folder in "$libs/cmake/glebe" "$share/doc/glebe/examples" "$share/doc/glebe"; do

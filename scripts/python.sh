@@ -9,8 +9,9 @@
 #        python.sh test-distributed    runs the spill tests of distributed, from a checkout named by
 #                                      DISTRIBUTED_TEST or a clone
 #        python.sh test-free-threaded  builds and tests a wheel for each free-threaded interpreter
-#        python.sh wheel               builds the wheel for users, in TARGET/wheels, checks its
-#                                      form, and runs the notebooks and the examples of its page
+#        python.sh wheel               builds the wheels and the sources for users, in TARGET/wheels,
+#                                      checks their form, and runs the notebooks and the examples of
+#                                      the page; the wheel for aarch64 is only checked
 # Prints `skipped:` and why, and exits 0, if Python is too old or has no venv, or pip cannot fetch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -66,6 +67,16 @@ build() {
     pip install -q --disable-pip-version-check --no-deps --force-reinstall "$out"/*.whl
 }
 
+# Builds the wheel for aarch64 beside this machine's. Skips if there is no compiler for it.
+build_aarch64() {
+    local said
+    said=$(scripts/aarch64.sh compiler)
+    case $said in *skipped:*) echo "$said"; return ;; esac
+    # A target folder of its own: this compiler may be another release than this machine's.
+    RUSTC=$(tail -n 1 <<<"$said") maturin build -q -m $crate/Cargo.toml --target-dir "$target/aarch64" \
+        --target aarch64-unknown-linux-gnu -o "$target/wheels" "$@"
+}
+
 # Runs pytest with a temporary folder, which it removes.
 run_pytest() {
     local folder status=0
@@ -76,8 +87,8 @@ run_pytest() {
 }
 
 # Runs the tests as user and group 65534, without groups and so without capabilities, from copies
-# that this user can read. Five files of tests do not depend on the user: test_wheel never runs
-# here, the other four run only with GLEBE_LONG. Leases need a pool, which this user may not fill.
+# that this user can read. Six files of tests do not depend on the user: test_wheel never runs
+# here, the other five run only with GLEBE_LONG. Leases need a pool, which this user may not fill.
 as_nobody() {
     local scratch packages tests pure status=0
     [ "$(id -u)" = 0 ] || { echo "skipped: tests as another user (the caller is not root)"; return 0; }
@@ -93,7 +104,7 @@ as_nobody() {
     mkdir -m 1777 "$scratch/home"
     tests=$scratch/tree/$crate/tests
     pure=(--ignore="$tests/test_wheel.py" --ignore="$tests/test_leases.py")
-    [ -n "${GLEBE_LONG:-}" ] || pure+=(--ignore="$tests/test_"{cache,page,strangers,threads}".py")
+    [ -n "${GLEBE_LONG:-}" ] || pure+=(--ignore="$tests/test_"{cache,cuda,page,strangers,threads}".py")
     python3 -c '
 import os, sys
 home = sys.argv[1]
@@ -147,9 +158,12 @@ test-distributed) python3 scripts/distributed_tests.py ${DISTRIBUTED_TEST:+"$DIS
 wheel)
     fetch "$needs_of_wheel"
     # zig links for the oldest C library that wheels support.
-    build "$target/wheels" --profile "${PROFILE:-release}" --strip --zig --compatibility manylinux2014
-    GLEBE_WHEEL=$(echo "$target"/wheels/*.whl) run_pytest $crate/tests/test_wheel.py $crate/tests/test_page.py
-    ls -l "$target"/wheels/*.whl
+    options=(--profile "${PROFILE:-release}" --strip --zig --compatibility manylinux2014)
+    build "$target/wheels" "${options[@]}"
+    build_aarch64 "${options[@]}"
+    maturin sdist -m $crate/Cargo.toml -o "$target/wheels" >/dev/null
+    GLEBE_WHEELS=$target/wheels run_pytest $crate/tests/test_wheel.py $crate/tests/test_page.py
+    ls -l "$target"/wheels
     ;;
 *)
     sed -n '2,/^# Prints/s/^# \?//p' "$0" >&2
