@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Talks to a server of memcached's protocol through a Python client.
 
-    scripts/client_talk.py pymemcache|pylibmc|django PORT
+    scripts/client_talk.py pymemcache|pylibmc|django PORT [AUTHORITY]
 
 Stores, reads, exchanges, counts and deletes values of many lengths under keys of many lengths, and
-waits for one to expire. Exits with 3 if the client is missing.
+waits for one to expire. With AUTHORITY, a file of a certificate, pymemcache uses TLS. Exits with 3
+if the client is missing.
 """
 
+import ssl
 import sys
 import time
 
@@ -44,11 +46,12 @@ def bytes_of(length):
     return bytes(at * 7 % 256 for at in range(length % 251)) + b"v" * (length - length % 251)
 
 
-def pymemcache(port):
+def pymemcache(port, authority=None):
     from pymemcache.client.base import Client
     from pymemcache.exceptions import MemcacheClientError, MemcacheServerError
 
-    client = Client((HOST, port), default_noreply=False, timeout=20)
+    tls = ssl.create_default_context(cafile=authority) if authority else None
+    client = Client((HOST, port), default_noreply=False, timeout=20, tls_context=tls)
     client.flush_all()
     check("get of nothing", client.get("k"), None)
     check("add", client.add("k", b"1"), True)
@@ -187,7 +190,7 @@ def django(port):
 def main():
     talks = {"pymemcache": pymemcache, "pylibmc": pylibmc, "django": django}
     try:
-        talks[sys.argv[1]](int(sys.argv[2]))
+        talks[sys.argv[1]](int(sys.argv[2]), *sys.argv[3:])
     except ModuleNotFoundError as missing:
         print(f"there is no {missing.name}", file=sys.stderr)
         return 3

@@ -4,13 +4,14 @@
     scripts/client_tests.py [--glebe target/debug/glebe] [--checkouts FOLDER] [NAME ...]
 
 Uses what is installed: a conversation through each Python client, the examples of docs/serve.md,
-memccapable, memtier_benchmark, Prometheus' exporter. FOLDER (or GLEBE_CHECKOUTS) may hold checkouts
+memccapable, memtier_benchmark, Prometheus and its exporter. FOLDER (or GLEBE_CHECKOUTS) may hold checkouts
 of the projects' own tests in `pymemcache`, `pylibmc`, `django` and `memcached`, at the installed
 versions. Prints a table, and `skipped:` with the reason for what is missing. Exits with 1 if
 anything failed.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -21,14 +22,22 @@ import sys
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 PAGE = SCRIPTS.parent / "docs" / "serve.md"
+ALERTS = SCRIPTS.parent / "monitoring" / "alerts.yaml"
+DASHBOARD = SCRIPTS.parent / "monitoring" / "grafana.json"
 # The port in the page's examples.
 PAGE_PORT = "11211"
 # Times for which the page's blocks hold memory: in the page, and here.
 PAGE_HELD, HELD = "10s", "1s"
+# Certificates of the tests: the server's, and the one that signed it.
+CERTIFICATES = SCRIPTS.parent / "crates/glebe-serve/tests/certificates"
+AUTHORITY = CERTIFICATES / "ca.pem"
+TLS_OPTIONS = ["-Z", "-o", f"ssl_chain_cert={CERTIFICATES}/server.pem",
+               "-o", f"ssl_key={CERTIFICATES}/server.key"]
 # The system's Python may have clients that the first Python in PATH lacks.
 PYTHONS = list(dict.fromkeys([sys.executable, shutil.which("python3"), "/usr/bin/python3"]))
 # Seconds that a short test, and a whole suite, may take.
@@ -131,12 +140,13 @@ def python_with(*modules):
     raise Skipped(f"no Python here has {' and '.join(modules)}")
 
 
-def talk(client, *modules):
-    """Returns a test: a short conversation through an installed client."""
+def talk(client, *modules, options=(), extra=()):
+    """Returns a test: a short conversation through an installed client. `options` are the server's,
+    `extra` the conversation's."""
     def test(glebe, _checkout, _scratch):
         python = python_with(client, *modules)
-        with Server(glebe) as server:
-            run([python, SCRIPTS / "client_talk.py", client, server.port])
+        with Server(glebe, *options) as server:
+            run([python, SCRIPTS / "client_talk.py", client, server.port, *extra])
         version = run([python, "-c", f"import {client}; print({client}.__version__)"])
         return f"a conversation, version {version.strip()}"
     return test
@@ -203,6 +213,63 @@ def exporter(glebe, _checkout, _scratch):
     return f"{len(series)} series"
 
 
+PROMETHEUS = """
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: ["{rules}"]
+scrape_configs: [{{job_name: glebe, static_configs: [{{targets: ["{target}"]}}]}}]
+"""
+
+
+def prometheus(glebe, _checkout, scratch):
+    """Lets Prometheus scrape the server, and evaluate the alert rules and the dashboard's queries."""
+    if not shutil.which("prometheus"):
+        raise Skipped("prometheus is not installed")
+    with Server(glebe, "--metrics", "127.0.0.1:0") as server, \
+            socket.create_server(("127.0.0.1", 0)) as free:
+        said = server.process.stdout.readline()
+        target = re.match(r"metrics at http://(.*)/metrics$", said)[1]
+        config = pathlib.Path(scratch, "prometheus.yml")
+        config.write_text(PROMETHEUS.format(rules=ALERTS, target=target))
+        web = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        process = subprocess.Popen(
+            ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={scratch}/data",
+             f"--web.listen-address={web}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def ask(what):
+            return json.loads(page_of(f"http://{web}/api/v1/{what}", process))["data"]
+
+        def rules():
+            return [rule for group in ask("rules")["groups"] for rule in group["rules"]]
+
+        try:
+            end = time.monotonic() + PATIENCE
+            while time.monotonic() < end:
+                target = next(iter(ask("targets")["activeTargets"]), {"health": "unknown"})
+                told = {rule["health"] for rule in rules()}
+                series = ask("query?query={__name__=~%22glebe_.*%22}")["result"]
+                if target["health"] == "down" or "err" in told:
+                    raise Failed(f"{target}: {rules()}")
+                if target["health"] == "up" and told == {"ok"} and series:
+                    asked = [ask("query?query=" + query) for query in queries()]
+                    return f"{len(series)} series, {len(rules())} rules, {len(asked)} queries"
+                time.sleep(0.2)
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+    raise Failed(f"no scrape in {PATIENCE} s: {target}")
+
+
+def queries():
+    """Returns the dashboard's queries for a URL, with values for Grafana's variables."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    values = [("$__rate_interval", "1m"), ("$job", "glebe"), ("$instance", ".*")]
+    for name, value in values:
+        asked = [query.replace(name, value) for query in asked]
+    return map(urllib.parse.quote, asked)
+
+
 def page_of(url, process):
     """Returns a page as soon as its server, a process, answers."""
     end = time.monotonic() + PATIENCE
@@ -210,9 +277,10 @@ def page_of(url, process):
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 return answer.read().decode()
-        except urllib.error.HTTPError as why:
-            raise Failed(f"{url}: {why}: {why.read().decode()[:2000]}") from why
         except OSError as why:
+            # Prometheus answers 503 until it is ready.
+            if isinstance(why, urllib.error.HTTPError) and why.code != 503:
+                raise Failed(f"{url}: {why}: {why.read().decode()[:2000]}") from why
             if process.poll() is not None:
                 raise Failed(f"{process.args[0]} ended with {process.returncode}") from why
             if time.monotonic() > end:
@@ -367,11 +435,13 @@ def example(block, scratch, env):
 TESTS = {
     "page": page,
     "pymemcache": talk("pymemcache"),
+    "pymemcache-tls": talk("pymemcache", "ssl", options=TLS_OPTIONS, extra=[AUTHORITY]),
     "pylibmc": talk("pylibmc"),
     "django": talk("django", "pymemcache"),
     "memccapable": memccapable,
     "memtier": memtier,
     "exporter": exporter,
+    "prometheus": prometheus,
     "pymemcache-suite": pymemcache_suite,
     "pylibmc-suite": pylibmc_suite,
     "django-suite": django_suite,

@@ -106,7 +106,7 @@ def asked_of(machine, archive):
     guest.emulator_of(machine.architecture)
     compiler = programs.compiler_of(machine.architecture)
     program = program_of(machine.architecture)
-    debian = packages.Archive(build.TARGET / "vm", machine.suite, machine.architecture)
+    debian = packages.Archive(machine.suite, machine.architecture)
     kernel = debian.unpack(machine.kernel)
     busybox = next(debian.unpack("busybox-static").rglob("busybox"))
     libraries = programs.libraries([program], compiler)
@@ -127,7 +127,7 @@ def main():
     if unknown := set(sys.argv[1:]) - set(names):
         print(f"error: no such machine: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2
-    folder = build.TARGET / "vm/answers"
+    folder = packages.FOLDER / "answers"
     folder.mkdir(parents=True, exist_ok=True)
     failures = 0
     for machine in machines:

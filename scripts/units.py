@@ -22,7 +22,7 @@ def analyze(*words):
 
 
 def faults(folder):
-    units = sorted(str(unit) for unit in folder.iterdir() if unit.suffix != ".conf")
+    units = sorted(str(unit) for unit in folder.iterdir() if unit.suffix in (".service", ".socket"))
     status, said = analyze("verify", "--man=no", *units)
     # Other units of the machine are not ours.
     said = [line for line in said.splitlines() if "glebe" in line]

@@ -1,22 +1,27 @@
 """Downloads and unpacks Debian packages of any suite and architecture. Installs nothing.
 
 The mirror is the one that this machine's apt uses. Each pair of suite and architecture has an apt
-state of its own under the target folder. A package stays there until somebody removes it.
+state of its own in the folder that the variable GLEBE_VM names, or in the folder vm below the
+target folder. A package stays there until somebody removes it.
 """
 
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import tarfile
 
+from testing import build
+
 from .table import Skipped
 
+FOLDER = pathlib.Path(os.environ.get("GLEBE_VM") or build.TARGET / "vm").resolve()
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 NETWORK_S = 300
 # A kernel package unpacks to some 400 MB, most of them drivers.
 WANTED = re.compile(
-    r"\./(boot/vmlinuz|(usr/)?bin/busybox$|(usr/)?lib/modules/[^/]+/(vmlinuz$|kernel/"
+    r"\./(boot/vmlinuz|(usr/)?bin/(busybox|mmdebstrap)$|(usr/)?lib/modules/[^/]+/(vmlinuz$|kernel/"
     r"(crypto|lib|mm|drivers/block/zram|drivers/dma-buf|arch/[^/]+/crypto)/))"
 )
 
@@ -33,11 +38,11 @@ def mirror():
 
 
 class Archive:
-    """The packages of one suite for one architecture, in a folder."""
+    """The packages of one suite for one architecture, in a folder. `at_hand`: fetches none."""
 
-    def __init__(self, cache, suite, architecture):
-        self.suite, self.architecture = suite, architecture
-        self.folder = cache / f"{suite}-{architecture}"
+    def __init__(self, suite, architecture, at_hand=False):
+        self.suite, self.architecture, self.at_hand = suite, architecture, at_hand
+        self.folder = FOLDER / f"{suite}-{architecture}"
         self.unpacked = self.folder / "unpacked"
 
     def unpack(self, package):
@@ -45,6 +50,8 @@ class Archive:
         depends. Raises Skipped."""
         folder = self.unpacked / package
         if not folder.exists():
+            if self.at_hand:
+                raise Skipped(f"no {package} in {self.unpacked}")
             if not shutil.which("apt-get"):
                 raise Skipped("no apt on this machine")
             self.update()

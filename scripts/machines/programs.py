@@ -40,17 +40,26 @@ def cross_environment():
     return {**os.environ, "RUSTC": last, linker: CROSS}
 
 
-def of(architecture, names):
-    """Builds the named test programs with the features of `make test`. Returns their paths by
-    name. Raises Skipped or build.Failed."""
-    compiler_of(architecture)
+def words_of():
+    """Returns cargo's words for the packages whose tests run in guests."""
     # With fewer packages cargo would build some of them again.
     packages = sorted({name.partition("/")[0] for name in table.tests()})
-    words = ["build", *(word for package in packages for word in ("-p", package))]
-    words += ["--features", ",".join(f"{package}/faults" for package in packages)]
-    words += ["--lib", "--tests"]
-    environment = None
-    if architecture != NATIVE:
+    words = ["test", "--no-run", *(word for package in packages for word in ("-p", package))]
+    words += ["--features", ",".join(f"{package}/faults" for package in packages), "--lib"]
+    targets = sorted({name.partition("/")[2] for name in table.tests()} - {"unit"})
+    return [*words, *(word for target in targets for word in ("--test", target))]
+
+
+def of(architecture, names, at_hand=False):
+    """Builds the named test programs with the features of `make test`; `at_hand`: with its words,
+    and so builds none again. Returns their paths by name. Raises Skipped or build.Failed."""
+    compiler_of(architecture)
+    words, environment = words_of(), None
+    if at_hand:
+        if architecture != NATIVE:
+            raise Skipped(f"`make test` builds nothing for {architecture}")
+        words = ["build", *build.packages(with_benchmarks=False), *build.TARGETS]
+    elif architecture != NATIVE:
         environment = cross_environment()
         words += ["--target", TRIPLE, "--target-dir", str(build.TARGET / "aarch64")]
     programs = {}

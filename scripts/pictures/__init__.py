@@ -1,0 +1,1 @@
+"""The pictures that scripts/plot.py draws, a file for each kind."""
