@@ -26,8 +26,8 @@ SOURCES := $(shell find Makefile scripts/static_library.sh Cargo.toml Cargo.lock
 PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
 .PHONY: help build demo test test-long vm vm-all bench aged fuzz sanitize miri doc man install uninstall
-.PHONY: python mooncake lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list units package
-.PHONY: deny aarch64
+.PHONY: docs book release-check python mooncake lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list
+.PHONY: units package deny aarch64 versions licences packages packages-check
 
 help:
 	@echo "make demo     build the command and show the library at work"
@@ -42,12 +42,17 @@ help:
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
+	@echo "make docs     check links, figures, messages, commands and pictures of the pages"
+	@echo "make book     the pages as a book, in $(TARGET)/book, if mdBook is installed"
+	@echo "make release-check  make build, docs and book; run the commands of the pages for newcomers"
 	@echo "make man      update the manual pages in man/ from the command"
-	@echo "make python   the wheel for Python, in $(TARGET)/wheels; pip fetches what builds it"
+	@echo "make python   the wheels for Python, in $(TARGET)/wheels; pip fetches what builds them"
 	@echo "make mooncake  an environment with Mooncake's package, for tests and the benchmark hosts"
 	@echo "make build    the command, the C library and the allocator, as they are installed"
 	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"
 	@echo "              DESTDIR if set; builds only what is missing; make uninstall removes them"
+	@echo "make packages  for Debian, Python and crates.io, in $(TARGET)/packages"
+	@echo "make packages-check  versions, licences, and the packages for Debian in Debian trees (root)"
 
 build: $(READY)
 
@@ -64,6 +69,7 @@ $(READY): $(SOURCES)
 # The demo needs only the command.
 demo: SHOWN := $(TARGET)/demo
 demo:
+	@echo "builds the command, which takes about a minute on two cores; then it runs for half a minute"
 	cargo build --profile demo -p glebe-cli --no-default-features
 	$(SHOWN)/glebe demo --json $(SHOWN)/demo.json
 	scripts/plot.py $(SHOWN)/demo.json >$(SHOWN)/demo.svg
@@ -120,6 +126,27 @@ doc:
 	    --exclude glebe-python --lib --no-deps
 	scripts/doc_items.py $(TARGET)
 
+# The options of the commands are checked if `make test` has built the command.
+docs: TESTED_GLEBE := $(wildcard $(TARGET)/debug/glebe)
+docs:
+	scripts/docs.py --self-test
+	scripts/docs.py $(TESTED_GLEBE:%=--glebe %)
+	scripts/plot.py --check
+
+# Installing mdBook by cargo takes minutes, so CI does not.
+book:
+	@if command -v mdbook >/dev/null 2>&1; then \
+	    mdbook build --dest-dir $(abspath $(TARGET))/book && scripts/docs.py --book $(TARGET)/book; \
+	else \
+	    echo "skipped: the book (no mdbook; cargo install mdbook)"; \
+	fi
+
+# Python's examples run if `make python` has made its environment.
+release-check: build docs book
+	scripts/newcomer.py --self-test
+	scripts/newcomer.py --glebe $(GLEBE) \
+	    $(if $(wildcard $(TARGET)/python/bin/python3),--python $(TARGET)/python/bin/python3)
+
 install: $(READY)
 	scripts/install.sh $(BUILT)
 
@@ -129,7 +156,7 @@ uninstall:
 man: build
 	$(GLEBE) man man >/dev/null
 
-lint: fmt clippy plain no-codecs msrv rustdoc shape unsafe-list units package deny aarch64
+lint: fmt clippy plain no-codecs msrv rustdoc shape docs unsafe-list units versions licences package deny aarch64
 
 # Packs every published crate, in the order of their dependencies; with VERIFY= it also builds each
 # from its package alone, which takes minutes.
@@ -137,6 +164,25 @@ VERIFY ?= --no-verify
 UNPUBLISHED := bench testing python
 package:
 	cargo package -q --offline --allow-dirty $(VERIFY) --workspace $(UNPUBLISHED:%=--exclude glebe-%)
+
+# All that a release publishes. Needs what `make python` needs, and debhelper, or root and Debian's
+# packages: scripts/debian.py. `make packages-check` tries what is there, in Debian 12 and 13.
+OUT := $(TARGET)/packages
+packages: build python package
+	mkdir -p $(OUT)
+	rm -f $(OUT)/*.whl $(OUT)/*.tar.gz $(OUT)/*.crate $(OUT)/*.deb
+	cp $(TARGET)/wheels/* $(TARGET)/package/*-$$(scripts/versions.py).crate $(OUT)/
+	scripts/debian.py make $(BUILT) $(OUT)
+	ls -l $(OUT)
+
+packages-check: versions licences
+	scripts/debian.py check $(OUT)
+
+versions:
+	scripts/versions.py --check
+
+licences:
+	scripts/licences.py --check
 
 fmt:
 	cargo fmt --all --check
@@ -148,9 +194,10 @@ clippy:
 plain:
 	cargo check $(PACKAGES)
 
-# Without the codecs for object pools the library needs no C compiler.
+# Without the codecs for object pools the library needs no C compiler. The server can do without TLS.
 no-codecs:
 	CC=false cargo check -p glebe -p glebe-zpool --no-default-features
+	cargo check -p glebe-serve --no-default-features
 
 # Checks with the oldest supported compiler, if it is installed.
 msrv:
