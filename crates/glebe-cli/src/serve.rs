@@ -310,9 +310,9 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
 
 /// Makes a new file: in a folder of another user, a link could name any file.
 fn write_pid(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    // A device or a folder stays, and is an error.
+    if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() || meta.is_symlink()) {
+        fs::remove_file(path)?;
     }
     let mut file = fs::File::create_new(path)?;
     writeln!(file, "{}", std::process::id())

@@ -37,10 +37,10 @@ pub struct Tls {
 /// Which clients of TLS show certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// None is asked.
+    /// The server asks for none.
     #[default]
     Ignored,
-    /// A certificate is asked, and must be right if there is one.
+    /// The server asks for one, which must be right if the client has one.
     Optional,
     /// Each client must have one.
     Required,

@@ -139,3 +139,23 @@ fn a_hang_up_loses_nothing_and_a_termination_leaves_nothing() {
         assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 0);
     }
 }
+
+#[test]
+fn a_pid_file_replaces_a_link_and_no_folder() {
+    let scratch = Scratch::new("pid-file");
+    let at = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
+    let (socket, folder, link, other) = (at("cache"), at("folder"), at("link"), at("other"));
+    fs::create_dir(&folder).expect("a folder");
+    fs::write(&other, "kept").expect("a file");
+    std::os::unix::fs::symlink(&other, &link).expect("a link");
+    let options = ["serve", "--no-stats", "-m", "16", "-s", &socket, "-P"];
+    let refused = glebe().args(options).arg(&folder).output().expect("the program starts");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("File exists"), "{said}");
+    assert!(std::path::Path::new(&folder).is_dir());
+    let mut server = Serving::start(glebe().args(options).arg(&link), 2);
+    assert_eq!(fs::read_to_string(&link).expect("a file").trim(), server.pid().to_string());
+    assert_eq!(fs::read_to_string(&other).expect("a file"), "kept");
+    server.signal("TERM");
+    server.ends_well();
+}
