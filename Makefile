@@ -27,7 +27,7 @@ PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
 .PHONY: help build demo test test-long vm vm-all bench aged fuzz sanitize miri doc man install uninstall
 .PHONY: docs book release-check python mooncake lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list
-.PHONY: units package deny aarch64 versions licences packages packages-check
+.PHONY: units package deny aarch64 versions licences wheels packages packages-check
 
 help:
 	@echo "make demo     build the command and show the library at work"
@@ -46,7 +46,7 @@ help:
 	@echo "make book     the pages as a book, in $(TARGET)/book, if mdBook is installed"
 	@echo "make release-check  make build, docs and book; run the commands of the pages for newcomers"
 	@echo "make man      update the manual pages in man/ from the command"
-	@echo "make python   the wheels for Python, in $(TARGET)/wheels; pip fetches what builds them"
+	@echo "make python   the wheel for Python, in $(TARGET)/wheels; pip fetches what builds it"
 	@echo "make mooncake  an environment with Mooncake's package, for tests and the benchmark hosts"
 	@echo "make build    the command, the C library and the allocator, as they are installed"
 	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"
@@ -102,6 +102,9 @@ aged:
 
 python:
 	PROFILE=$(PROFILE) scripts/python.sh wheel
+
+wheels:
+	PROFILE=$(PROFILE) scripts/python.sh wheels
 
 mooncake:
 	scripts/mooncake.sh
@@ -168,7 +171,7 @@ package:
 # All that a release publishes. Needs what `make python` needs, and debhelper, or root and Debian's
 # packages: scripts/debian.py. `make packages-check` tries what is there, in Debian 12 and 13.
 OUT := $(TARGET)/packages
-packages: build python package
+packages: build wheels package
 	mkdir -p $(OUT)
 	rm -f $(OUT)/*.whl $(OUT)/*.tar.gz $(OUT)/*.crate $(OUT)/*.deb
 	cp $(TARGET)/wheels/* $(TARGET)/package/*-$$(scripts/versions.py).crate $(OUT)/

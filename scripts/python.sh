@@ -9,9 +9,10 @@
 #        python.sh test-distributed    runs the spill tests of distributed, from a checkout named by
 #                                      DISTRIBUTED_TEST or a clone
 #        python.sh test-free-threaded  builds and tests a wheel for each free-threaded interpreter
-#        python.sh wheel               builds the wheels and the sources for users, in TARGET/wheels,
+#        python.sh wheel               builds the wheel and the sources for users, in TARGET/wheels,
 #                                      checks their form, and runs the notebooks and the examples of
-#                                      the page; the wheel for aarch64 is only checked
+#                                      the page
+#        python.sh wheels              does so, and builds and checks the wheel for aarch64 too
 # Prints `skipped:` and why, and exits 0, if Python is too old or has no venv, or pip cannot fetch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -155,12 +156,12 @@ test-leases) run_pytest $crate/tests/test_leases.py ;;
 test-nobody) as_nobody ;;
 test-free-threaded) free_threaded ;;
 test-distributed) python3 scripts/distributed_tests.py ${DISTRIBUTED_TEST:+"$DISTRIBUTED_TEST"} ;;
-wheel)
+wheel | wheels)
     fetch "$needs_of_wheel"
     # zig links for the oldest C library that wheels support.
     options=(--profile "${PROFILE:-release}" --strip --zig --compatibility manylinux2014)
     build "$target/wheels" "${options[@]}"
-    build_aarch64 "${options[@]}"
+    [ "$1" = wheel ] || build_aarch64 "${options[@]}"
     maturin sdist -m $crate/Cargo.toml -o "$target/wheels" >/dev/null
     GLEBE_WHEELS=$target/wheels run_pytest $crate/tests/test_wheel.py $crate/tests/test_page.py
     ls -l "$target"/wheels

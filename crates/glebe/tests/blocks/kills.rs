@@ -69,10 +69,14 @@ fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
         random ^= random << 17;
         thread::sleep(Duration::from_micros(random % 150_000));
         drop(victim);
-        let notes = mend_blocks(slowed(PATIENCE)).unwrap();
+        let mut notes = Vec::new();
+        // A program that reads the victim's memory maps keeps its claim for a moment.
+        wait_until(&format!("kill {kill} leaves nothing on record"), PATIENCE, || {
+            notes.append(&mut mend_blocks(slowed(PATIENCE)).unwrap());
+            waits += u64::from(wait_for_others(&notes));
+            record().is_empty()
+        });
         mended += u64::from(!notes.is_empty());
-        waits += u64::from(wait_for_others(&notes));
-        assert_eq!(record(), "", "kill {kill}: {notes:?}");
         assert_as_before(&before);
         // The kernel frees surplus pages shortly after a process has died.
         wait_until("the pool is as before", PATIENCE, || persistent() == pool);

@@ -13,22 +13,20 @@ use super::running::{brick, settings, wish, Running, CONTIGUOUS, MIB, ONE_FILE, 
 
 #[test]
 fn all_of_leasing_works_in_bricks_of_two_pages() {
-    again(&["bricks::", "growth::", "kills::", "leases::"], &["all_of_leasing"], "4");
+    let more: &[&str] = if is_long() { &["bad_days::", "caches::"] } else { &[] };
+    again(&["bricks::", "growth::", "kills::", "leases::"], more, &["all_of_leasing"], "4");
 }
 
 #[test]
 fn all_of_leasing_works_in_bricks_of_sixteen_pages() {
-    // The others take many GiB, all of which the kernel zeroes.
-    again(
-        &["bricks::", "growth::", "leases::"],
-        &["all_of_leasing", "more_files", "patient"],
-        "32",
-    );
+    let more: &[&str] = if is_long() { &["leases::", "bad_days::", "caches::"] } else { &[] };
+    // These take many GiB, all of which the kernel zeroes.
+    let but = ["all_of_leasing", "more_files", "patient"];
+    again(&["bricks::", "growth::"], more, &but, "32");
 }
 
-/// Runs tests with bricks of other sizes. Those of caches and bad days take longest.
-fn again(names: &[&str], but: &[&str], mib: &str) {
-    let more: &[&str] = if is_long() { &["bad_days::", "caches::"] } else { &[] };
+/// Runs tests with bricks of other sizes.
+fn again(names: &[&str], more: &[&str], but: &[&str], mib: &str) {
     run_again(&[names, more].concat(), but, (MIB, mib));
 }
 

@@ -124,13 +124,15 @@ fn memory_that_was_taken_ends_the_agent() {
 
 #[test]
 fn a_recall_counts_while_the_lender_stops() {
-    let Some((mut lending, _master)) = Lending::started_with("2", LONG) else { return };
+    // A busy machine may let the lender run late, but not by half of this notice.
+    let Some((mut lending, _master)) = Lending::started_with("4000", LONG) else { return };
     lending.mode("hang");
     lending.signal("TERM", lending.lender.id());
     lending.wait("all leave", |it| it.words("is being unmounted") == 4);
     lending.leased("24M", "true");
     assert_eq!(lending.ended(), Some(0));
-    assert!(lending.has_said("the agent is killed: no answer to an unmount in time"));
+    let why = "the agent is killed: no answer to an unmount in time";
+    assert!(lending.has_said(why), "{:?}", lending.lines("lend.log"));
 }
 
 /// Traces a thread until its own end. Its process ends only then.
