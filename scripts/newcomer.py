@@ -38,6 +38,7 @@ def run(name, text, glebe, python):
         ran, skipped = newcomer.page(text, place)
     except newcomer.Failed as why:
         print(f"error: {name}, {why}")
+        place.give_back(text)
         return True
     finally:
         place.close()
@@ -60,6 +61,7 @@ def self_test(python):
         ("a skipped block", "<!-- newcomer: skip, why -->\n```sh\nfalse\n```\n", False),
         ("a missing command", "<!-- newcomer: needs no-such-command -->\n```sh\nfalse\n```\n", False),
         ("text is not run", "```text\n$ false\n```\n", False),
+        ("a misspelt wish", "<!-- newcomer: print 1 -->\n```sh\necho 1\n```\n", True),
     ]
     wrong = [name for name, text, fails in cases if run(f"self-test, {name}", text, "/bin/false", python) != fails]
     for name in wrong:

@@ -26,6 +26,9 @@ SCRIPTS = pathlib.Path(__file__).resolve().parent.parent
 # Seconds for a page. A program in the background gets READY_S to print its first line.
 PAGE_S, READY_S = 300, 60
 
+POOL = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+HUGE_PAGE = 2 << 20
+
 # Other servers may use the usual port.
 GLEBE = """#!/bin/sh
 case $1 in serve) shift; exec {glebe} serve -p {port} "$@";; esac
@@ -64,6 +67,15 @@ class Failed(Exception):
     """A block did not do what its page says."""
 
 
+def pages_of_pool():
+    """Returns the pages of 2 MiB in the machine's pool that stay when their user ends."""
+    counts = [POOL / name for name in ("nr_hugepages", "surplus_hugepages")]
+    if not counts[0].exists():
+        return 0
+    every, surplus = (int(count.read_text()) for count in counts)
+    return every - surplus
+
+
 class Place:
     """A new folder, and a PATH with the built command."""
 
@@ -85,6 +97,7 @@ class Place:
                     "XDG_RUNTIME_DIR": str(run), "GLEBE_LEASES": f"{run}/leases",
                     "PKG_CONFIG_PATH": str(self.programs), "LD_LIBRARY_PATH": str(self.programs)}
         self.folders = [self.folder, self.programs, run]
+        self.pages = pages_of_pool()
 
     def program(self, name, text):
         file = self.programs / name
@@ -111,6 +124,13 @@ class Place:
                 if subprocess.run(asked, capture_output=True, env=self.env).returncode:
                     return f"{word} is not installed"
         return ""
+
+    def give_back(self, text):
+        """Releases the huge pages that a failed page with this text reserved and did not release."""
+        more = pages_of_pool() - self.pages
+        if "contig reserve" in text and more > 0:
+            words = [self.programs / "glebe", "contig", "release", str(more * HUGE_PAGE)]
+            subprocess.run(words, capture_output=True, env=self.env)
 
     def close(self):
         for folder in self.folders:
@@ -173,9 +193,14 @@ class Shell:
 
 
 def wishes(note):
-    """Returns what the comment before a block says, as {word: rest}."""
-    found = re.fullmatch(r"newcomer: (\w+),? (.*)", note)
-    return {found[1]: found[2]} if found else {}
+    """Returns what the comment before a block says, as {word: rest}. Raises `Failed` for a word that
+    this file does not explain."""
+    if not note.startswith("newcomer:"):
+        return {}
+    found = re.fullmatch(r"newcomer: (skip|needs|status|prints),? (.*)", note)
+    if not found:
+        raise Failed(f"nobody knows the wish {note!r}")
+    return {found[1]: found[2]}
 
 
 def save(block, folder):
