@@ -53,8 +53,10 @@ def said_by(*words):
 
 
 def test_a_wheel_is_small_and_of_the_stable_interface():
+    # Other profiles optimize less than what users get.
+    most = 2 << 20 if os.environ.get("PROFILE", "release") == "release" else 3 << 20
     for path in wheels():
-        assert path.stat().st_size <= 2 << 20
+        assert path.stat().st_size <= most
         assert "-cp311-abi3-" in path.name
         said_by(tool("abi3audit"), "--strict", str(path))
 
