@@ -73,8 +73,18 @@ impl Effort {
         result
     }
 
-    pub fn may_grow(&self, size: PageSize, nodes: &[Node]) -> Result<u64, Error> {
-        Ok(spare(nodes)?.min(self.memory).pages_down(size).get())
+    /// Returns how many pages the pool may grow by.
+    pub fn may_grow(&mut self, size: PageSize, nodes: &[Node]) -> Result<u64, Error> {
+        Ok(self.grows_by(spare(nodes)?, size))
+    }
+
+    fn grows_by(&mut self, spare: Bytes, size: PageSize) -> u64 {
+        if spare < size.bytes() {
+            self.note_once(format!(
+                "a search leaves the last {LEAVE} of available memory to others"
+            ));
+        }
+        spare.min(self.memory).pages_down(size).get()
     }
 
     pub fn looks_at(&self, size: PageSize) -> u64 {
@@ -83,6 +93,12 @@ impl Effort {
 
     pub fn note(&mut self, what: String) {
         self.tried.push(what);
+    }
+
+    fn note_once(&mut self, what: String) {
+        if !self.tried.contains(&what) {
+            self.note(what);
+        }
     }
 }
 
@@ -156,6 +172,14 @@ mod tests {
             while processor_time::of_thread() - begin < spun {}
         });
         assert!(effort.worked >= before + spun);
+    }
+
+    #[test]
+    fn a_search_that_may_take_nothing_says_why_once() {
+        let mut effort = Effort::new(Bytes::gib(1), &Contig::options());
+        let size = PageSize::new(2 << 20).unwrap();
+        assert_eq!([64, 1, 0].map(|mib| effort.grows_by(Bytes::mib(mib), size)), [32, 0, 0]);
+        assert_eq!(effort.tried, ["a search leaves the last 1 GiB of available memory to others"]);
     }
 
     #[test]

@@ -105,10 +105,6 @@ fn a_run_that_is_free_on_a_node_is_had() {
             Err(Error::NotContiguous { .. }) if longest_free(node) < Some(len) => {
                 println!("skipped: the run is no longer free")
             }
-            // The kernel may then take the pool's pages from elsewhere again and again.
-            Err(error @ Error::NotContiguous { .. }) if page_size().bytes() > Bytes::new(4096) => {
-                println!("skipped, with these base pages: {error}")
-            }
             // The library refuses a search that would take too much memory.
             Err(error @ (Error::TooLarge { .. } | Error::CgroupLimit { .. })) => {
                 println!("skipped: {error}")
