@@ -26,6 +26,7 @@ fn nothing_and_too_much_are_errors() {
                 error,
                 Error::TooLarge { .. } | Error::PoolShort { .. } | Error::CgroupLimit { .. }
             );
+            let told = told || source == Source::Thp && error.to_string().contains("[never]");
             assert!(told, "{len:#x} {source}: {error}");
         }
         let error = Contig::options().build(Bytes::new(len)).unwrap_err();
