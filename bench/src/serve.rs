@@ -8,6 +8,7 @@ mod load;
 mod peer;
 mod recalls;
 mod trace;
+mod wire;
 
 use std::time::Duration;
 
@@ -36,14 +37,19 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     peer::let_many_be_open()?;
     report.check("wrong_bytes", 0);
     report.check("failures", 0);
+    let mib = report.plan(ROOM_MIB_QUICK, ROOM_MIB);
     for threads in THREADS {
-        requests(threads, report)?;
+        let peers = CacheServer::all(mib, threads, report)?;
+        requests(&peers, |op, size, depth| name(op, size, depth, threads), report)?;
     }
+    let peers = CacheServer::all_with_tls(mib, report)?;
+    requests(&peers, |op, size, depth| format!("tls_{}", name(op, size, depth, 1)), report)?;
+    drop(peers);
     trace::measure(report)?;
     recalls::measure(report)?;
     idle(report)?;
     report.note(
-        "A request's CPU time is that of all threads of the server. Clients: 16 connections of one \
+        "tls_: over TLS 1.3. A request's CPU time is that of all threads of the server. Clients: 16 connections of one \
          thread, 20,000 keys; every request is of a key that is there. x16: each connection sends \
          16 requests at once. A p99 is of one round, a ratio the median over the rounds.",
     );
@@ -56,17 +62,20 @@ fn name(op: Op, size: usize, depth: usize, threads: usize) -> String {
     format!("{}_{size}{depth}{threads}", op.name())
 }
 
-fn requests(threads: usize, report: &mut Report) -> Outcome {
-    let peers = CacheServer::all(report.plan(ROOM_MIB_QUICK, ROOM_MIB), threads, report)?;
+fn requests(
+    peers: &[CacheServer],
+    name: impl Fn(Op, usize, usize) -> String,
+    report: &mut Report,
+) -> Outcome {
     let (count, millis) = report.plan((1, 10), (20, 500));
     let time = Duration::from_millis(millis);
     for size in SIZES {
         let mut loads = Vec::new();
-        for peer in &peers {
-            loads.push((peer, Load::new(peer.port, size)?));
+        for peer in peers {
+            loads.push((peer, Load::new(peer.port, peer.with_tls, size)?));
         }
         for (op, depth) in Op::ALL.into_iter().flat_map(|op| DEPTHS.map(|depth| (op, depth))) {
-            let case = name(op, size, depth, threads);
+            let case = name(op, size, depth);
             let order: Vec<usize> = (0..loads.len()).collect();
             for (_, nth) in turns(&format!("serve, {case}"), count, &order) {
                 let (peer, load) = &mut loads[nth];
@@ -99,7 +108,7 @@ fn idle(report: &mut Report) -> Outcome {
     for _ in rounds("serve, idle connections", 1, NO_END) {
         for peer in &peers {
             let before = peer.resident()?;
-            let conns: Outcome<Vec<_>> = (0..IDLE).map(|_| load::connect(peer.port)).collect();
+            let conns: Outcome<Vec<_>> = (0..IDLE).map(|_| wire::connect(peer.port)).collect();
             let conns = conns?;
             // The server accepts in order, so an answer on the last connection shows that all are
             // accepted.

@@ -5,11 +5,12 @@
 //! [`super::recalls`] checks the bytes.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
 
+use super::wire::Wire;
 use crate::clock::{micros, wall};
 use crate::reserve::keyed::Random;
 use crate::summary::Summary;
@@ -69,7 +70,7 @@ pub(super) struct Done {
 }
 
 struct Conn {
-    stream: TcpStream,
+    stream: Wire,
     sent: Duration,
     came: usize,
 }
@@ -80,12 +81,6 @@ pub(super) struct Load {
     random: Random,
     request: Vec<u8>,
     buf: Vec<u8>,
-}
-
-pub(super) fn connect(port: u16) -> Outcome<TcpStream> {
-    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
 
 pub(super) fn ask_version(mut stream: &TcpStream) -> Outcome {
@@ -100,7 +95,7 @@ pub(super) fn ask_version(mut stream: &TcpStream) -> Outcome {
 
 impl Load {
     /// Stores a value of `size` bytes for each key, then opens the connections.
-    pub(super) fn new(port: u16, size: usize) -> Outcome<Self> {
+    pub(super) fn new(port: u16, with_tls: bool, size: usize) -> Outcome<Self> {
         let mut load = Self {
             conns: Vec::new(),
             value: vec![b'v'; size],
@@ -108,7 +103,7 @@ impl Load {
             request: Vec::new(),
             buf: vec![0; CHUNK],
         };
-        let mut stream = connect(port)?;
+        let mut stream = Wire::to(port, with_tls)?;
         for first in (0..KEYS).step_by(CONNS) {
             let mut request = Vec::new();
             (first..first + CONNS as u64)
@@ -122,7 +117,7 @@ impl Load {
             }
         }
         for _ in 0..CONNS {
-            let stream = connect(port)?;
+            let stream = Wire::to(port, with_tls)?;
             load.conns.push(Conn { stream, sent: Duration::ZERO, came: 0 });
         }
         Ok(load)
@@ -162,7 +157,8 @@ impl Load {
         }
         let conn = &mut self.conns[nth];
         (conn.sent, conn.came) = (wall(), 0);
-        Ok(conn.stream.write_all(&self.request)?)
+        conn.stream.write_all(&self.request)?;
+        Ok(conn.stream.flush()?)
     }
 
     fn ready(&self) -> Outcome<Vec<usize>> {
@@ -177,17 +173,21 @@ impl Load {
     /// Returns true if the answers to the connection's last batch are complete.
     fn receive(&mut self, nth: usize, whole: usize) -> Outcome<bool> {
         let conn = &mut self.conns[nth];
-        let len = match conn.stream.read(&mut self.buf) {
-            Ok(0) => return Err("the server closed a connection".into()),
-            Ok(len) => len,
-            Err(e) if e.kind() == ErrorKind::Interrupted => 0,
-            Err(e) => return Err(e.into()),
-        };
-        conn.came += len;
-        if conn.came > whole {
-            let said = String::from_utf8_lossy(&self.buf[..len.min(60)]).into_owned();
-            return Err(format!("an answer of another length: {said:?}").into());
+        loop {
+            let len = match conn.stream.read(&mut self.buf) {
+                Ok(0) => return Err("the server closed a connection".into()),
+                Ok(len) => len,
+                Err(e) if e.kind() == ErrorKind::Interrupted => 0,
+                Err(e) => return Err(e.into()),
+            };
+            conn.came += len;
+            if conn.came > whole {
+                let said = String::from_utf8_lossy(&self.buf[..len.min(60)]).into_owned();
+                return Err(format!("an answer of another length: {said:?}").into());
+            }
+            if conn.came == whole || !conn.stream.keeps_bytes() {
+                return Ok(conn.came == whole);
+            }
         }
-        Ok(conn.came == whole)
     }
 }

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use glebe_serve::server::{Server, Settings};
+use glebe_serve::server::{Server, Settings, Tls};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
-use super::load;
+use super::wire;
 use crate::child::Child;
 use crate::clock::wall;
 use crate::report::Report;
@@ -20,6 +20,7 @@ use crate::{interrupt, Outcome};
 const CONNS: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(30);
 const MEMCACHED: &str = "memcached";
+const TLS: &str = "tls";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerKind {
@@ -39,6 +40,7 @@ impl ServerKind {
 pub(super) struct CacheServer {
     pub(super) who: ServerKind,
     pub(super) port: u16,
+    pub(super) with_tls: bool,
     /// glebe's socket for first-class requests.
     pub(super) control: PathBuf,
     child: Child,
@@ -49,9 +51,17 @@ pub(super) struct CacheServer {
 impl CacheServer {
     /// Starts glebe and, if installed, memcached.
     pub(super) fn all(mib: u64, threads: usize, report: &mut Report) -> Outcome<Vec<Self>> {
-        let mut all = vec![Self::start(ServerKind::Glebe, mib, threads)?];
-        match is_installed() {
-            true => all.push(Self::start(ServerKind::Memcached, mib, threads)?),
+        Self::both(mib, threads, false, report)
+    }
+
+    pub(super) fn all_with_tls(mib: u64, report: &mut Report) -> Outcome<Vec<Self>> {
+        Self::both(mib, 1, true, report)
+    }
+
+    fn both(mib: u64, threads: usize, tls: bool, report: &mut Report) -> Outcome<Vec<Self>> {
+        let mut all = vec![Self::start(ServerKind::Glebe, mib, threads, tls)?];
+        match is_installed(tls) {
+            true => all.push(Self::start(ServerKind::Memcached, mib, threads, tls)?),
             false => report.remark(
                 "get_100",
                 MEMCACHED,
@@ -62,7 +72,7 @@ impl CacheServer {
         Ok(all)
     }
 
-    pub(super) fn start(who: ServerKind, mib: u64, threads: usize) -> Outcome<Self> {
+    pub(super) fn start(who: ServerKind, mib: u64, threads: usize, tls: bool) -> Outcome<Self> {
         // The port is free; another program is unlikely to take it before the server does.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = free.local_addr()?.port();
@@ -72,9 +82,9 @@ impl CacheServer {
         let path = control.to_str().ok_or("a temporary directory whose name is no text")?;
         let numbers = [u64::from(port), mib, threads as u64].map(|number| number.to_string());
         let [port_word, mib, threads] = numbers.each_ref().map(String::as_str);
-        let words = [port_word, mib, threads, path];
+        let words = [port_word, mib, threads, path, if tls { TLS } else { "plain" }];
         let child = Child::start(&format!("serve-{}", who.name()), &words)?;
-        let mut peer = Self { who, port, control, child, _dir: dir };
+        let mut peer = Self { who, port, with_tls: tls, control, child, _dir: dir };
         peer.wait_until_it_listens()?;
         Ok(peer)
     }
@@ -83,7 +93,7 @@ impl CacheServer {
         let end = wall() + PATIENCE;
         loop {
             interrupt::check();
-            let last = match load::connect(self.port) {
+            let last = match wire::connect(self.port) {
                 Ok(_) => return Ok(()),
                 Err(last) => last,
             };
@@ -113,8 +123,10 @@ impl CacheServer {
     }
 }
 
-fn is_installed() -> bool {
-    Command::new(MEMCACHED).arg("-V").output().is_ok_and(|output| output.status.success())
+/// Distributions may build memcached without TLS.
+fn is_installed(with_tls: bool) -> bool {
+    let Ok(output) = Command::new(MEMCACHED).arg("-h").output() else { return false };
+    !with_tls || String::from_utf8_lossy(&output.stdout).contains("ssl_chain_cert")
 }
 
 /// Raises the limit on open files to the maximum, for children too.
@@ -124,14 +136,20 @@ pub(super) fn let_many_be_open() -> Outcome {
 }
 
 pub(crate) fn be(who: &str, words: &[&str]) -> Outcome {
-    let [port, mib, threads, control] = words else { return Err("four words".into()) };
+    let [port, mib, threads, control, tls] = words else { return Err("five words".into()) };
+    let [chain, key] = ["server.pem", "server.key"].map(wire::file);
     if who == MEMCACHED {
         let mut command = Command::new(MEMCACHED);
         command.args(["-l", "127.0.0.1", "-U", "0", "-u", "root"]);
         command.args(["-p", port, "-m", mib, "-t", threads, "-c", &CONNS.to_string()]);
+        if *tls == TLS {
+            let [chain, key] = [chain, key].map(|path| path.display().to_string());
+            let files = [format!("ssl_chain_cert={chain}"), format!("ssl_key={key}")];
+            command.args(["-Z", "-o", &files.join(",")]);
+        }
         return Err(command.exec().into());
     }
-    let settings = Settings {
+    let mut settings = Settings {
         memory: mib.parse::<u64>()? << 20,
         threads: threads.parse()?,
         conns: CONNS,
@@ -139,6 +157,9 @@ pub(crate) fn be(who: &str, words: &[&str]) -> Outcome {
         control: Some(control.into()),
         ..Settings::default()
     };
+    if *tls == TLS {
+        settings.access.tls = Some(Tls { chain, key: Some(key), ..Tls::default() });
+    }
     let server = Server::start(settings).map_err(|why| why.to_string())?;
     writeln!(std::io::stdout(), "serving")?;
     Ok(server.run().map_err(|why| why.to_string())?)

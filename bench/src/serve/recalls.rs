@@ -12,9 +12,10 @@ use std::time::Duration;
 use glebe::units::Bytes;
 use glebe_serve::server::ask_control;
 
-use super::load::{connect, Op};
+use super::load::Op;
 use super::peer::{CacheServer, ServerKind};
 use super::trace::Zipf;
+use super::wire::connect;
 use crate::clock::{micros, wall};
 use crate::report::Report;
 use crate::reserve::keyed::{mix, Random};
@@ -37,7 +38,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     let zipf = Zipf::new(keys);
     let glebe = ServerKind::Glebe.name();
 
-    let peer = CacheServer::start(ServerKind::Glebe, mib, 2)?;
+    let peer = CacheServer::start(ServerKind::Glebe, mib, 2, false)?;
     let mut reader = Reader::filled(&peer, zipf.keys())?;
     let mut recalls = Recalls::default();
     let seen = std::thread::scope(|scope| {
@@ -52,7 +53,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     report.add("hit_under_recall", glebe, HITS, seen.share());
 
     let taken = recalls.share_held() * BLOCK.get() as f64;
-    let peer = CacheServer::start(ServerKind::Glebe, mib - (taken as u64 >> 20), 2)?;
+    let peer = CacheServer::start(ServerKind::Glebe, mib - (taken as u64 >> 20), 2, false)?;
     let mut reader = Reader::filled(&peer, zipf.keys())?;
     let still = reader.read("serve, without recalls", &zipf, requests)?;
     report.check("wrong_bytes", still.wrong);

@@ -8,8 +8,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-use super::load::connect;
 use super::peer::{CacheServer, ServerKind};
+use super::wire::connect;
 use crate::report::Report;
 use crate::reserve::keyed::{mix, Random};
 use crate::turns::{rounds, NO_END};

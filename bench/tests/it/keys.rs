@@ -177,8 +177,8 @@ fn vmap_and_every_answer_is_the_lowest() {
 fn serve_beside_memcached_or_alone() {
     let (mut cases, mut ratios) = (Vec::new(), Vec::new());
     for op in ["get_100", "set_100", "mg_100", "get_4000", "set_4000", "mg_4000"] {
-        for threads in ["", "_2_threads"] {
-            let (single, batch) = (format!("{op}{threads}"), format!("{op}_x16{threads}"));
+        for (tls, threads) in [("", ""), ("", "_2_threads"), ("tls_", "")] {
+            let [single, batch] = ["", "_x16"].map(|depth| format!("{tls}{op}{depth}{threads}"));
             ratios.push(format!("p99_{single}_vs_memcached"));
             ratios.extend([&single, &batch].map(|case| format!("cpu_{case}_vs_memcached")));
             cases.extend([single, batch]);
