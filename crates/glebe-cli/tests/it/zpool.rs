@@ -85,7 +85,7 @@ fn what_makes_no_table_is_refused_with_value_and_limit() {
         (&["--step", "24"], "24", "power of two"),
         (&["--page", "5000"], "5000", "power of two"),
         (&["--page", "1M"], "1048576", "65536"),
-        (&["--min", "8K"], "8192", "4096"),
+        (&["--page", "4K", "--min", "8K"], "8192", "4096"),
     ];
     for (args, value, limit) in refused {
         let output = glebe(&[&["classes"], &args[..]].concat());
