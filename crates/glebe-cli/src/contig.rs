@@ -22,7 +22,9 @@ use crate::Outcome;
 #[cfg(feature = "serve")]
 pub use cost::{cheapest, Cost};
 #[cfg(feature = "serve")]
-pub use shares::{free_runs, Shares, LENGTHS};
+pub use shares::free_runs;
+#[cfg(any(feature = "serve", feature = "top"))]
+pub use shares::{Shares, LENGTHS};
 
 /// Options of `glebe contig`.
 #[derive(clap::Args)]

@@ -139,6 +139,7 @@ pub(crate) fn examples(page: &str) -> &'static [Entry] {
         "glebe-top" => &[
             ("glebe top", "Until q is pressed."),
             ("glebe top --once --sort caches", "Once, as text."),
+            ("glebe top --filter web", "Only processes and leases with \"web\" in their name."),
         ],
         "glebe-stats" => &[
             ("glebe stats --watch", "Every 2 seconds, until it is interrupted."),

@@ -99,9 +99,11 @@ enum Command {
     ///
     /// A line for each reserve has its length, the memory in first-class blocks, of caches, and
     /// free; blocks given in a second, hits of its caches in percent, and pages that left the
-    /// caches in a second. Below are the times to give a block of the picked reserve, and the
-    /// leases of the usual `glebe serve --leases`. Root sees the reserves of all users. Key h
-    /// explains the columns and keys. The map (key m) needs root.
+    /// caches in a second. Below are a bar of the picked reserve, the times to give a block, and
+    /// the leases of the usual `glebe serve --leases`, which have a sign of their own in the bar of
+    /// its reserve. Above are the machine's memory, and how much of its free memory lies in long
+    /// runs. Key h explains the columns and keys. Root sees the reserves of all users, the bank of
+    /// movable memory, and a map (key m).
     #[cfg(feature = "top")]
     Top(top::TopArgs),
     /// Serve idle contiguous memory to other programs, as memcached does
@@ -221,6 +223,11 @@ fn mend(command: &Command) {
             | Command::Man(_)
             | Command::Completions(_)
     ) {
+        return;
+    }
+    // A picture changes nothing.
+    #[cfg(feature = "top")]
+    if matches!(command, Command::Top(_)) {
         return;
     }
     let told = match mend_blocks(MEND_PATIENCE) {

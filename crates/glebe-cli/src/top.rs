@@ -4,8 +4,12 @@
 //! minutes. [`draw`] turns a screen into cells, the same ones for a terminal and for `--once`.
 
 mod draw;
+mod filter;
+mod key;
+mod lent;
 mod look;
 mod machine;
+mod pick;
 mod reserves;
 mod screen;
 
@@ -15,17 +19,20 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use ratatui::backend::TestBackend;
+use ratatui::buffer::Cell;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{disable_raw_mode, LeaveAlternateScreen};
+use ratatui::text::Span;
 use ratatui::Terminal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::{usage, Outcome};
+use key::Key;
 use look::Look;
-use screen::{Key, Screen};
+use screen::Screen;
 
 /// Time between two checks whether it is time for a look, and whether a look has come.
 const STEP: Duration = Duration::from_millis(100);
@@ -48,6 +55,9 @@ pub struct TopArgs {
     /// Order of the reserves
     #[arg(long, value_enum, default_value_t)]
     sort: screen::Order,
+    /// Show only reserves and leases with TEXT in their command, process number or name
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    filter: String,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -57,7 +67,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 pub fn run(args: &TopArgs, out: &mut dyn Write) -> Outcome {
     let has_colors = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
-    let mut screen = Screen::new(args.interval, args.sort, has_colors && !args.once);
+    let screen = Screen::new(args.interval, args.sort, has_colors && !args.once);
+    let mut screen = screen.filtered(&args.filter);
     if args.once {
         screen.add(Look::now());
         return Ok(out.write_all(once(&screen)?.as_bytes())?);
@@ -77,12 +88,20 @@ fn once(screen: &Screen) -> Result<String, io::Error> {
     let mut terminal = Terminal::new(TestBackend::new(width, rows))?;
     terminal.draw(|frame| draw::all(screen, false, frame))?;
     let cells = terminal.backend().buffer();
-    let line = |row: &[ratatui::buffer::Cell]| -> String {
-        let text: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
-        format!("{}\n", text.trim_end())
-    };
+    let line = |row: &[Cell]| format!("{}\n", text_of(row).trim_end());
     let text: String = cells.content().chunks(usize::from(width)).map(line).collect();
     Ok(format!("{}\n", text.trim_end()))
+}
+
+/// Returns the text of a row. A wide letter has two cells, and the second one is empty.
+fn text_of(row: &[Cell]) -> String {
+    let (mut text, mut rest) = (String::new(), row.iter());
+    while let Some(cell) = rest.next() {
+        text.push_str(cell.symbol());
+        let width = Span::raw(cell.symbol()).width();
+        rest.by_ref().take(width.saturating_sub(1)).for_each(drop);
+    }
+    text
 }
 
 /// Draws in this thread. Another thread reads, since a process may answer late. A third one waits
@@ -132,7 +151,9 @@ fn watch(
         }
         if event::poll(if is_asked { SOON } else { STEP })? {
             let key = match event::read()? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => Key::from(key),
+                Event::Key(key) if key.kind != KeyEventKind::Release => {
+                    Key::of(key, screen.is_typing())
+                }
                 _ => Key::Redraw,
             };
             match key {

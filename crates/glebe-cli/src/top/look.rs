@@ -5,20 +5,18 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use glebe::lease::wire::Row;
-use glebe::lease::{socket_path, Client, LeaseError};
+use glebe::lease::LeaseError;
 use glebe::reserve::served::{self, Form, Served};
 
+use super::lent::LentNow;
 use super::machine::MachineNow;
 use super::reserves::Numbers;
 
-/// Longest wait for a daemon that does not answer.
-const PATIENCE: Duration = Duration::from_millis(500);
-const NAME: &str = "glebe top";
 const NOTES_MAX: usize = 3;
 
 /// A reserve in a process.
@@ -30,27 +28,10 @@ pub struct Seen {
     pub pid: u32,
     pub number: u64,
     pub command: String,
+    /// True if the user of the process made the socket.
+    pub is_own: bool,
     pub numbers: Numbers,
 }
-
-/// The leases of the usual daemon.
-#[derive(Clone, Debug)]
-pub struct LentNow {
-    pub path: String,
-    pub rows: Vec<Row>,
-    /// Bytes of each kind in [`OF_LEASES`].
-    pub bytes: [u64; 6],
-}
-
-/// The daemon's statistic, and what the picture calls it.
-pub const OF_LEASES: [(&str, &str); 6] = [
-    ("held", "leased"),
-    ("promised", "promised"),
-    ("stock", "zeroed ahead"),
-    ("cached", "in named caches"),
-    ("grown", "added for leases"),
-    ("returning", "on the way back"),
-];
 
 #[derive(Clone, Debug)]
 pub struct Look {
@@ -85,7 +66,7 @@ impl Look {
         if refused > 0 {
             look.note("reserves of other users are there, which only root sees");
         }
-        match lent() {
+        match LentNow::look() {
             Ok(lent) => look.lent = Some(lent),
             Err(LeaseError::NoDaemon { source, .. })
                 if source.kind() != ErrorKind::PermissionDenied => {}
@@ -121,8 +102,12 @@ impl Look {
         }
     }
 
-    pub fn reserve(&self, path: &PathBuf) -> Option<&Seen> {
-        self.reserves.iter().find(|seen| seen.path == *path)
+    /// Returns the leases if the reserve has their memory. This is certain if the daemon listens
+    /// itself and has no other reserve.
+    pub fn lent_from(&self, seen: &Seen) -> Option<&LentNow> {
+        let is_of = |it: &&Seen| it.is_own && it.pid == seen.pid;
+        let is_only = seen.is_own && self.reserves.iter().filter(is_of).count() == 1;
+        self.lent.as_ref().filter(|lent| is_only && lent.pid == seen.pid)
     }
 }
 
@@ -133,7 +118,7 @@ impl Seen {
         let owner = |path: &str| fs::metadata(path).ok().map(|meta| meta.uid());
         let is_own = owner(&path.to_string_lossy()) == owner(&format!("/proc/{pid}"));
         let command = if is_own { command(pid) } else { "?".to_owned() };
-        Self { path, at: Instant::now(), pid, number: served.number(), command, numbers }
+        Self { path, at: Instant::now(), pid, number: served.number(), command, is_own, numbers }
     }
 }
 
@@ -142,21 +127,18 @@ fn command(pid: u32) -> String {
     plain(String::from_utf8_lossy(&name).trim_end())
 }
 
-/// Returns text of another process without control characters.
-fn plain(text: &str) -> String {
-    text.replace(|c: char| c.is_control(), "?")
-}
-
-fn lent() -> Result<LentNow, LeaseError> {
-    let path = socket_path();
-    let client = Client::connect_within(&path, NAME, PATIENCE)?;
-    let (rows, stats) = (client.list()?, client.stats()?);
-    let of = |(name, _): (&str, &str)| {
-        let prefix = format!("glebe_lease_{name}_bytes ");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.and_then(|value| value.parse().ok()).unwrap_or(0)
-    };
-    Ok(LentNow { path: path.display().to_string(), rows, bytes: OF_LEASES.map(of) })
+/// Returns text of another process without characters that control the terminal, change the
+/// direction of letters, or have no width.
+pub fn plain(text: &str) -> String {
+    const WITHOUT_WIDTH: [RangeInclusive<char>; 5] = [
+        '\u{ad}'..='\u{ad}',
+        '\u{200b}'..='\u{200f}',
+        '\u{2028}'..='\u{202e}',
+        '\u{2060}'..='\u{206f}',
+        '\u{feff}'..='\u{feff}',
+    ];
+    let is_bad = |c: char| c.is_control() || WITHOUT_WIDTH.iter().any(|all| all.contains(&c));
+    text.replace(is_bad, "?")
 }
 
 #[cfg(test)]
@@ -164,20 +146,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_daemon_has_each_statistic() {
-        let text = glebed::Stats::default().to_openmetrics();
-        for (name, _) in OF_LEASES {
-            assert!(text.contains(&format!("\nglebe_lease_{name}_bytes 0\n")), "{name}");
-        }
-    }
-
-    #[test]
     fn notes_are_few_and_plain() {
         let mut look = Look::now();
         look.notes.clear();
-        (0..10).for_each(|_| look.note("a\x1b[2Jb\n"));
+        (0..10).for_each(|_| look.note("a\x1b[2Jb\u{202e}\n"));
         look.limit();
-        let note = "a?[2Jb?";
+        let note = "a?[2Jb??";
         assert_eq!(look.notes, [note, note, note, "and 7 notes more"]);
     }
 }

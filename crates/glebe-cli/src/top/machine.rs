@@ -1,10 +1,15 @@
-//! [`MachineNow`] is the machine's memory: pressure, pools of huge pages, free blocks.
+//! [`MachineNow`] is the machine's memory: pressure, free runs, pools of huge pages, the bank.
+//!
+//! Looks take no lock, and read no table that has a word for each page of the machine.
 
 use std::fs;
 
+use glebe::contig::bank::{glance, Glance};
 use glebe::internal::sys::machine::hugetlb::{sizes, Pool, PoolCounts};
 use glebe::internal::sys::machine::{buddyinfo, meminfo};
 use glebe::units::{Bytes, PageSize, Pages};
+
+use crate::contig::{Shares, LENGTHS};
 
 const PRESSURE: &str = "/proc/pressure/memory";
 
@@ -15,7 +20,11 @@ pub struct MachineNow {
     /// Share of the last 10 s in which some task waited for memory, and all tasks, in percent.
     pub pressure: Option<[f64; 2]>,
     pub pools: Vec<(PageSize, PoolCounts)>,
+    /// Free memory, and its part in long runs, as far as the kernel tells every user.
+    pub free: Option<Shares>,
     pub longest_block: Option<Bytes>,
+    /// `None` without a bank, or if only root may see it.
+    pub bank: Option<Glance>,
 }
 
 impl MachineNow {
@@ -26,30 +35,50 @@ impl MachineNow {
             available: meminfo::available().ok(),
             pressure: fs::read_to_string(PRESSURE).ok().as_deref().and_then(pressure),
             pools: sizes().into_iter().filter_map(pool).collect(),
+            free: Shares::look(None).ok(),
             longest_block: buddyinfo::longest_free_block(None).ok(),
+            bank: glance().unwrap_or_default(),
         }
     }
 
-    /// Returns how long tasks waited for memory, and two lines of text; "?" stands for a number
-    /// that the kernel hides.
-    pub fn lines(&self) -> [String; 3] {
-        let bytes = |of: Option<Bytes>| of.map_or_else(|| "?".to_owned(), |it| it.to_string());
+    /// Returns lines of text; "?" stands for a number that the kernel hides.
+    pub fn lines(&self) -> Vec<String> {
         let pressure = self.pressure.map_or_else(
-            || "pressure unknown".to_owned(),
-            |[some, full]| format!("pressure some {some:.1} %, full {full:.1} %"),
+            || "unknown".to_owned(),
+            |[some, full]| format!("some {some:.1} %, full {full:.1} %"),
         );
-        let [total, available, block] = [self.total, self.available, self.longest_block].map(bytes);
+        let [total, available] = [self.total, self.available].map(or_hidden);
         let pools: Vec<String> = self.pools.iter().filter_map(pool).collect();
         let pools = match pools.is_empty() {
             true => "no pages in pools".to_owned(),
             false => pools.join("; "),
         };
-        [
-            pressure,
-            format!("memory {total}, {available} available; longest free block {block}"),
+        let mut lines = vec![
+            format!("memory {total}, {available} available; pressure {pressure}"),
+            format!("{}longest free block {}", self.runs(), or_hidden(self.longest_block)),
             pools,
-        ]
+        ];
+        lines.extend(self.bank.as_ref().map(|Glance { blocks, len, drawn }| {
+            let word = if *blocks == 1 { "block" } else { "blocks" };
+            format!("bank of movable memory: {len} in {blocks} {word}, {drawn} drawn")
+        }));
+        lines
     }
+
+    fn runs(&self) -> String {
+        let Some(shares) = &self.free else { return String::new() };
+        let part = |(least, bytes): (&Bytes, &Option<Bytes>)| {
+            let (part, _) = shares.parts((*bytes)?);
+            Some(format!("{:.0} % in runs of at least {least}", part * 100.0))
+        };
+        let known = LENGTHS.iter().zip(&shares.in_runs).filter_map(part);
+        let parts: String = known.map(|part| format!(", {part}")).collect();
+        format!("free {}{parts}; ", shares.free)
+    }
+}
+
+fn or_hidden(bytes: Option<Bytes>) -> String {
+    bytes.map_or_else(|| "?".to_owned(), |it| it.to_string())
 }
 
 /// Returns nothing of a pool without pages.
@@ -86,7 +115,36 @@ mod tests {
     #[test]
     fn hidden_numbers_are_not_zero() {
         let lines = MachineNow::default().lines();
-        let memory = "memory ?, ? available; longest free block ?";
-        assert_eq!(lines, ["pressure unknown", memory, "no pages in pools"]);
+        let memory = "memory ?, ? available; pressure unknown";
+        assert_eq!(lines, [memory, "longest free block ?", "no pages in pools"]);
+    }
+
+    #[test]
+    fn free_runs_and_the_bank_have_a_line_each() {
+        let free = Shares {
+            free: Bytes::gib(2),
+            all: Bytes::gib(8),
+            in_runs: [Some(Bytes::gib(1)), None, Some(Bytes::mib(512)), None],
+        };
+        let bank = Glance { blocks: 16, len: Bytes::gib(2), drawn: Bytes::mib(384) };
+        let longest_block = Some(Bytes::mib(4));
+        let lines = MachineNow {
+            free: Some(free),
+            longest_block,
+            bank: Some(bank),
+            ..MachineNow::default()
+        };
+        let lines = lines.lines();
+        let runs = "free 2 GiB, 50 % in runs of at least 2 MiB, 25 % in runs of at least 128 MiB; \
+                    longest free block 4 MiB";
+        assert_eq!(lines[1], runs);
+        assert_eq!(lines[3], "bank of movable memory: 2 GiB in 16 blocks, 384 MiB drawn");
+    }
+
+    #[test]
+    fn a_look_at_this_machine_knows_its_free_memory() {
+        let machine = MachineNow::look();
+        let (free, total) = (machine.free.unwrap().free, machine.total.unwrap());
+        assert!(free > Bytes::ZERO && free < total, "{free} of {total}");
     }
 }

@@ -2,12 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use glebe::lease::wire::Row;
 
+use super::filter::Filter;
+use super::key::Key;
 use super::look::{Look, Seen};
+use super::pick::{Pick, Step};
 use super::reserves::Rates;
 use crate::contig;
 
@@ -48,41 +51,14 @@ impl Order {
     }
 }
 
+/// The table that gets the keys that move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    End,
-    Up,
-    Down,
-    Sort,
-    Pause,
-    Faster,
-    Slower,
-    Map,
-    Help,
-    /// Draws all cells again.
-    Clear,
-    /// The terminal has another size, or the key has no meaning.
-    Redraw,
+pub enum Focus {
+    Reserves,
+    Leases,
 }
 
-impl From<KeyEvent> for Key {
-    fn from(key: KeyEvent) -> Self {
-        match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Self::End,
-            KeyCode::Char('l') if key.modifiers.contains(KeyModifiers::CONTROL) => Self::Clear,
-            KeyCode::Char('q') => Self::End,
-            KeyCode::Up | KeyCode::Char('k') => Self::Up,
-            KeyCode::Down | KeyCode::Char('j') => Self::Down,
-            KeyCode::Char('s') => Self::Sort,
-            KeyCode::Char('p' | ' ') => Self::Pause,
-            KeyCode::Char('+') => Self::Faster,
-            KeyCode::Char('-') => Self::Slower,
-            KeyCode::Char('m') => Self::Map,
-            KeyCode::Char('h' | '?') => Self::Help,
-            _ => Self::Redraw,
-        }
-    }
-}
+pub type WithRates<'a> = (&'a Seen, Option<Rates>);
 
 pub struct Screen {
     interval: Duration,
@@ -90,7 +66,10 @@ pub struct Screen {
     has_colors: bool,
     is_paused: bool,
     has_help: bool,
-    picked: Option<PathBuf>,
+    filter: Filter,
+    focus: Focus,
+    reserve: Pick<PathBuf>,
+    lease: Pick<u64>,
     before: Option<Look>,
     now: Option<Look>,
     waits: HashMap<PathBuf, VecDeque<u64>>,
@@ -105,7 +84,10 @@ impl Screen {
             has_colors,
             is_paused: false,
             has_help: false,
-            picked: None,
+            filter: Filter::default(),
+            focus: Focus::Reserves,
+            reserve: Pick::none(),
+            lease: Pick::none(),
             before: None,
             now: None,
             waits: HashMap::new(),
@@ -113,20 +95,23 @@ impl Screen {
         }
     }
 
+    /// Shows only rows that contain `text`.
+    pub fn filtered(self, text: &str) -> Self {
+        Self { filter: Filter::new(text.to_owned()), ..self }
+    }
+
     pub fn add(&mut self, look: Look) {
         self.before = self.now.replace(look);
-        let ordered = self.ordered();
-        let picked = self.picked.clone().filter(|of| ordered.iter().any(|(it, _)| it.path == *of));
-        let picked = picked.or_else(|| ordered.first().map(|(seen, _)| seen.path.clone()));
+        self.settle();
         let wait = |rates: &Option<Rates>| rates.and_then(|it| it.wait).unwrap_or(0).min(WAIT_MAX);
-        let waits: Vec<(PathBuf, u64)> =
-            ordered.iter().map(|(seen, rates)| (seen.path.clone(), wait(rates))).collect();
-        self.picked = picked;
-        self.waits.retain(|of, _| waits.iter().any(|(path, _)| path == of));
+        let all = self.all().into_iter();
+        let waits: Vec<_> = all.map(|(seen, rates)| (seen.path.clone(), wait(&rates))).collect();
+        let mut before = std::mem::take(&mut self.waits);
         for (of, wait) in waits {
-            let all = self.waits.entry(of).or_default();
+            let mut all = before.remove(&of).unwrap_or_default();
             all.push_back(wait);
             all.drain(..all.len().saturating_sub(WAITS));
+            self.waits.insert(of, all);
         }
         if self.map.as_ref().is_some_and(|(at, _)| at.elapsed() >= MAP_EVERY) {
             self.map = Some(map());
@@ -135,36 +120,81 @@ impl Screen {
 
     pub fn press(&mut self, key: Key) {
         match key {
-            Key::Up => self.pick(-1),
-            Key::Down => self.pick(1),
+            Key::Move(step) => self.step(step),
+            Key::Table => self.focus = self.other_table(),
             Key::Sort => self.order = self.order.next(),
             Key::Pause => self.is_paused = !self.is_paused,
             Key::Faster => self.interval = (self.interval / 2).max(FASTEST),
             Key::Slower => self.interval = (self.interval * 2).min(SLOWEST),
             Key::Map => self.map = if self.map.is_some() { None } else { Some(map()) },
             Key::Help => self.has_help = !self.has_help,
-            Key::End | Key::Clear | Key::Redraw => {}
+            Key::Filter => self.filter.begin(),
+            Key::Type(letter) => self.filter.push(letter),
+            Key::Erase if self.is_typing() => self.filter.erase(),
+            Key::Enter => self.filter.end(),
+            Key::Escape => {
+                (self.filter, self.has_help, self.map) = (Filter::default(), false, None);
+            }
+            Key::End | Key::Erase | Key::Clear | Key::Redraw => {}
+        }
+        self.settle();
+    }
+
+    fn step(&mut self, step: Step) {
+        match self.focus {
+            Focus::Reserves => {
+                let rows = self.paths();
+                self.reserve.step(&rows, step);
+            }
+            Focus::Leases => {
+                let rows = self.numbers();
+                self.lease.step(&rows, step);
+            }
         }
     }
 
-    fn pick(&mut self, by: isize) {
-        let ordered = self.ordered();
-        let at = ordered.iter().position(|(seen, _)| self.is_picked(seen));
-        let last = ordered.len().saturating_sub(1);
-        let at = at.unwrap_or(0).saturating_add_signed(by).min(last);
-        self.picked = ordered.get(at).map(|(seen, _)| seen.path.clone());
+    /// Picks rows that are there, after a change of the rows.
+    fn settle(&mut self) {
+        let (paths, numbers) = (self.paths(), self.numbers());
+        self.reserve.settle(&paths);
+        self.lease.settle(&numbers);
+        if self.look().is_none_or(|look| look.lent.is_none()) {
+            self.focus = Focus::Reserves;
+        }
     }
 
-    /// Returns the reserves in the user's order, with rates if the look before saw them.
-    pub fn ordered(&self) -> Vec<(&Seen, Option<Rates>)> {
+    fn other_table(&self) -> Focus {
+        match self.focus {
+            Focus::Reserves => Focus::Leases,
+            Focus::Leases => Focus::Reserves,
+        }
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.ordered().into_iter().map(|(seen, _)| seen.path.clone()).collect()
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        self.leases().into_iter().map(|row| row.lease).collect()
+    }
+
+    /// Returns the reserves with rates, if the look before saw them.
+    fn all(&self) -> Vec<WithRates<'_>> {
         let Some(now) = &self.now else { return Vec::new() };
+        let before = self.before.iter().flat_map(|look| &look.reserves);
+        let before: HashMap<&Path, &Seen> = before.map(|it| (it.path.as_path(), it)).collect();
         let rates = |seen: &Seen| {
-            let before = self.before.as_ref()?;
-            let then = before.reserve(&seen.path)?;
+            let then = before.get(seen.path.as_path())?;
             let time = seen.at.saturating_duration_since(then.at);
             Some(Rates::between(&then.numbers, &seen.numbers, time))
         };
-        let mut all: Vec<_> = now.reserves.iter().map(|seen| (seen, rates(seen))).collect();
+        now.reserves.iter().map(|seen| (seen, rates(seen))).collect()
+    }
+
+    /// Returns the reserves that the filter accepts, in the user's order.
+    pub fn ordered(&self) -> Vec<WithRates<'_>> {
+        let mut all = self.all();
+        all.retain(|(seen, _)| self.filter.accepts(&[&seen.command, &seen.pid.to_string()]));
         all.sort_by_key(|(seen, _)| (seen.pid, seen.number));
         match self.order {
             Order::Pid => {}
@@ -179,12 +209,41 @@ impl Screen {
         all
     }
 
+    /// Returns the leases that the filter accepts, the longest first.
+    pub fn leases(&self) -> Vec<&Row> {
+        let rows = self.look().and_then(|look| look.lent.as_ref()).map_or(&[][..], |it| &it.rows);
+        let accepts = |row: &&Row| {
+            // No process is shown for a cache.
+            let pid = if row.is_cache { String::new() } else { row.pid.to_string() };
+            self.filter.accepts(&[row.name.as_str(), &pid])
+        };
+        let mut rows: Vec<&Row> = rows.iter().filter(accepts).collect();
+        rows.sort_by_key(|row| Reverse(row.bytes));
+        rows
+    }
+
     pub fn look(&self) -> Option<&Look> {
         self.now.as_ref()
     }
 
     pub fn is_picked(&self, seen: &Seen) -> bool {
-        self.picked.as_ref() == Some(&seen.path)
+        self.reserve.is(&seen.path)
+    }
+
+    pub fn is_picked_lease(&self, row: &Row) -> bool {
+        self.lease.is(&row.lease)
+    }
+
+    pub fn focus(&self) -> Focus {
+        self.focus
+    }
+
+    pub fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
+    pub fn is_typing(&self) -> bool {
+        self.filter.is_typing()
     }
 
     /// Returns the mean times to give a block of the last looks, the latest last.

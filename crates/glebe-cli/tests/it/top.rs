@@ -1,5 +1,7 @@
 //! Tests of `glebe top`: once as text, and live in a terminal.
 
+mod tmux;
+
 use std::process::Command;
 
 use glebe_testing::turn::{Turn, POOL};

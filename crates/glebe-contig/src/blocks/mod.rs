@@ -14,6 +14,7 @@
 pub mod bank;
 mod choose;
 mod draw;
+mod glance;
 mod owner;
 mod plan;
 mod record;
