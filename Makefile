@@ -9,7 +9,7 @@ GLEBE := $(BUILT)/glebe
 BENCH := $(BUILT)/glebe-bench
 
 # What clippy checks: everything, with the features of the tests.
-TESTED := --workspace --features glebe/faults
+TESTED := --workspace --features glebe/cuda,glebe/faults
 # Like .ci/run: incremental builds would cost work and 4 GB of disk.
 export CARGO_INCREMENTAL ?= 0
 
@@ -126,7 +126,7 @@ miri:
 # Leaves out the C libraries, whose reference is their headers, and which share names with others.
 doc:
 	cargo doc --workspace --exclude glebe-c --exclude glebe-huge --exclude glebe-preload \
-	    --exclude glebe-python --lib --no-deps
+	    --exclude glebe-python --lib --no-deps --features glebe/cuda
 	scripts/doc_items.py $(TARGET)
 
 # The options of the commands are checked if `make test` has built the command.
@@ -206,14 +206,15 @@ no-codecs:
 msrv:
 	@version=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
 	if cargo +$$version --version >/dev/null 2>&1; then \
-	    cargo +$$version check --workspace --all-targets --target-dir $(TARGET)/msrv; \
+	    cargo +$$version check --workspace --features glebe/cuda --all-targets --target-dir $(TARGET)/msrv; \
 	else \
 	    echo "skipped: Rust $$version (rustup toolchain install $$version)"; \
 	fi
 
 rustdoc:
 	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c \
-	    --exclude glebe-huge --exclude glebe-preload --exclude glebe-python --lib --no-deps
+	    --exclude glebe-huge --exclude glebe-preload --exclude glebe-python --lib --no-deps \
+	    --features glebe/cuda
 	scripts/doc_items.py $(TARGET)
 
 shape:

@@ -140,7 +140,7 @@ free_threaded() {
         fi
         (
             export PATH="$env/bin:$PATH"
-            build "$target/wheels-$name" --profile dev --features glebe/faults -i "$env/bin/python3"
+            build "$target/wheels-$name" --profile dev --features glebe/cuda,glebe/faults -i "$env/bin/python3"
             run_pytest $crate/tests --ignore $crate/tests/test_leases.py
         )
     done

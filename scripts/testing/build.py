@@ -22,7 +22,7 @@ def packages(with_benchmarks):
     """Returns cargo's words for the packages under test. All commands use these words: with other
     packages or features cargo would build some of them again."""
     without = [] if with_benchmarks else ["--exclude", "glebe-bench"]
-    return ["--workspace", *without, "--features", "glebe/faults"]
+    return ["--workspace", *without, "--features", "glebe/cuda,glebe/faults"]
 
 
 class Failed(Exception):

@@ -25,7 +25,7 @@ static int fail_unregister_code, fail_synchronize_code, registering, most_regist
 static int synchronized[DEVICES];
 static pid_t home;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static __thread int device, last_error;
+static __thread int device, last_error, sets;
 
 static void say(const char *what, const void *start, size_t length)
 {
@@ -149,6 +149,7 @@ int cudaSetDevice(int number)
 {
     if (number < 0 || number >= DEVICES)
         return fail(NO_DEVICE);
+    sets++;
     device = number;
     return 0;
 }
@@ -208,6 +209,8 @@ int fake_violations(void) { return violations; }
 int fake_pending(void) { return pending; }
 int fake_count(void) { return count; }
 int fake_registers(void) { return registers; }
+/* Returns how often the calling thread has set a device, which starts a context there. */
+int fake_sets(void) { return sets; }
 int fake_relaxed(void) { return relaxed; }
 int fake_most_registering(void) { return most_registering; }
 int fake_synchronizes(int number) { return synchronized[number]; }

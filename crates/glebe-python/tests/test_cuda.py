@@ -272,9 +272,35 @@ def test_the_thread_uses_the_callers_device_and_the_caller_keeps_it(fake, reserv
         assert pool.settle() == PAGE
         assert fake.fake_synchronizes(3) == fake.fake_synchronizes(1) == 2
     assert fake.cudaGetDevice(ctypes.byref(number)) == 0 and number.value == 2
-    with register(reserve, library=fake.path, devices=[9]) as registered:
-        with pytest.raises(errors.Cuda, match="cudaSetDevice failed: no CUDA-capable device"):
-            registered.wait()
+
+
+def test_a_device_that_cuda_does_not_know_is_refused_before_a_register(fake, reserve):
+    for devices in ([9], [0, 9], [-1, 0]):
+        with register(reserve, library=fake.path, devices=devices) as registered:
+            with pytest.raises(errors.Cuda, match="cudaSetDevice failed: no CUDA-capable device"):
+                registered.wait()
+    assert fake.fake_registers() == 0
+
+
+def test_no_thread_of_the_program_sets_a_device(fake, reserve, monkeypatch):
+    with PinnedPool(reserve, library=fake.path, devices=[3, 1]) as pool:
+        pool.array(1)
+        before = fake.fake_sets()
+        assert pool.settle() == PAGE and fake.fake_sets() == before
+        pool.array(1)
+        fake.fake_fail_synchronize(900)
+        with pytest.raises(errors.Cuda, match="capturing"):
+            pool.settle()
+        fake.fake_fail_synchronize(0)
+        assert fake.fake_sets() == before
+    fake.cudaSetDevice(3)
+    with PinnedPool(reserve, library=fake.path) as pool:
+        pool.array(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", None)  # the device is current: needs no thread
+            assert pool.settle() == PAGE
+    number = ctypes.c_int()
+    assert fake.cudaGetDevice(ctypes.byref(number)) == 0 and number.value == 3
 
 
 def test_what_is_wrong_is_refused_and_registers_nothing(fake, reserve):

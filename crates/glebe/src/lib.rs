@@ -36,6 +36,8 @@ pub use {
 pub mod reserve;
 
 // L1
+#[cfg(all(feature = "cuda", not(loom)))]
+pub mod cuda;
 #[cfg(not(loom))]
 pub mod swap;
 

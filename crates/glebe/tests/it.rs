@@ -12,6 +12,8 @@ mod chase;
 mod closed;
 mod contig;
 mod contig_cgroup;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod emptied_pool;
 mod examples_output;
 mod first_use;

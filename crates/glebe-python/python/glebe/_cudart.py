@@ -6,6 +6,7 @@ error of each thread, so a call here leaves neither of them changed in a thread 
 
 import ctypes
 import os
+import threading
 from functools import lru_cache
 
 from glebe import errors
@@ -94,20 +95,47 @@ class Runtime:
         self.call("cudaGetDevice", ctypes.byref(number))
         return number.value
 
-    def begin_thread(self, device):
-        """Prepares a thread that registers memory while other threads may capture graphs."""
+    def begin_thread(self, devices):
+        """Prepares a thread that registers memory while other threads may capture graphs.
+
+        Checks that CUDA knows all devices. The first becomes current.
+        """
         exchange = getattr(self._library, "cudaThreadExchangeStreamCaptureMode", None)
         if exchange:
             exchange.argtypes, exchange.restype = (_to_int,), _int
             self.call("cudaThreadExchangeStreamCaptureMode", ctypes.byref(_int(_RELAXED)))
-        self.call("cudaSetDevice", device)
+        for device in reversed(devices):
+            self.call("cudaSetDevice", device)
 
     def synchronize(self, devices):
-        """Waits until the devices have done all work that was queued before."""
-        before = self.device()
-        try:
-            for device in devices:
-                self.call("cudaSetDevice", device)
-                self.call("cudaDeviceSynchronize")
-        finally:
-            self.call("cudaSetDevice", before)
+        """Waits until the devices have done all work that was queued before.
+
+        The first becomes the current device of the calling thread.
+        """
+        for device in reversed(devices):
+            self.call("cudaSetDevice", device)
+            self.call("cudaDeviceSynchronize")
+
+    def synchronize_elsewhere(self, devices):
+        """Waits as `synchronize` does, and leaves the current device of the thread alone.
+
+        A thread that has set no device is not told from one that has set device 0. To set the
+        device back would then start a context on it, which takes memory of a GPU that the program
+        may not use. So another thread sets devices, unless the right one is current.
+        """
+        if devices == [self.device()]:
+            self.call("cudaDeviceSynchronize")
+            return
+        failed = []
+
+        def wait():
+            try:
+                self.synchronize(devices)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=wait, name="glebe.cuda.settle", daemon=True)
+        thread.start()
+        thread.join()
+        if failed:
+            raise failed[0]

@@ -121,7 +121,7 @@ class Pieces:
         offset, length = piece = self._pieces[number]
         try:
             if not self._has_begun:
-                self._runtime.begin_thread(self._devices[0])
+                self._runtime.begin_thread(self._devices)
                 self._has_begun = True
             self._runtime.call("cudaHostRegister", self._base + offset, length, 0, piece=piece)
             self._is_ready[number] = True
@@ -148,6 +148,7 @@ class Pieces:
     def _end(self):
         """Unregisters all pieces. If the device keeps some, `end_error` says why."""
         failed = None
+        self._has_begun = False  # a wait that fails may leave another device current
         if self.resting or any(self._is_ready):
             failed = self._last_call(self._runtime.synchronize, self._devices)
         if failed is None:
@@ -341,7 +342,7 @@ class Pieces:
                         taken.append(self.resting.popleft())
                 if not taken:
                     return 0
-                self._runtime.synchronize(self._devices)
+                self._runtime.synchronize_elsewhere(self._devices)
             except BaseException:
                 self.resting.extendleft(reversed(taken))
                 raise

@@ -402,7 +402,7 @@ impl ReserveCore {
     /// Returns the pages that left. The last part of the reserve stays closed, because a reserve is
     /// never empty.
     fn lose(&self, memory: &Memory, pages: Extent) -> Pages {
-        let _turn = memory.turn();
+        let Ok(_turn) = memory.turn() else { return Pages::ZERO };
         if memory.present().get() <= pages.len() || memory.vacate(pages).is_err() {
             return Pages::ZERO;
         }

@@ -61,7 +61,7 @@ pub enum ReserveError {
         /// A granule, or the source's page if larger.
         granule: Bytes,
     },
-    /// The reserve was built with a fixed length.
+    /// The reserve was built with a fixed length, or a device has its addresses.
     #[error("the reserve can neither grow nor shrink: {why}")]
     FixedLen {
         /// The reason.

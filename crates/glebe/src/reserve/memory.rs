@@ -18,7 +18,7 @@ use glebe_os::error::OsError;
 use glebe_os::extent::Extent;
 use glebe_os::internal::extents::{within, without};
 use glebe_os::internal::mapping::{BrickSize, Bricks, Window};
-use glebe_os::internal::sync::{lock, Mutex, MutexGuard};
+use glebe_os::internal::sync::{lock, try_lock, Mutex, MutexGuard};
 use glebe_os::internal::sys::memory::brick::Brick;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages, Pfn};
@@ -36,7 +36,8 @@ pub(super) struct MemoryPart {
 pub(super) struct Memory {
     window: Window,
     wishes: Options,
-    turn: Mutex<()>,
+    /// Locked during a resize. Counts the devices that have the addresses, and allow no resize.
+    turn: Mutex<u64>,
     parts: Mutex<Vec<MemoryPart>>,
 }
 
@@ -126,11 +127,27 @@ impl Memory {
         let window = Window::reserve(room, WINDOW_ALIGN)?;
         let contig = Arc::new(internal::moved_into(contig, &window, Bytes::ZERO)?);
         let part = MemoryPart::new(Arc::clone(&contig), 0);
-        let (turn, parts) = (Mutex::new(()), Mutex::new(vec![part]));
+        let (turn, parts) = (Mutex::new(0), Mutex::new(vec![part]));
         Ok((Self { window, wishes, turn, parts }, contig))
     }
 
-    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+    /// Begins a resize, which ends with the guard.
+    pub(super) fn turn(&self) -> Result<MutexGuard<'_, u64>, ReserveError> {
+        let turn = lock(&self.turn);
+        match *turn {
+            0 => Ok(turn),
+            _ => Err(ReserveError::FixedLen { why: "it is registered with a device" }),
+        }
+    }
+
+    /// Returns true if a device has the addresses. Does not wait for a resize.
+    pub(super) fn is_kept(&self) -> bool {
+        try_lock(&self.turn).is_some_and(|keepers| *keepers > 0)
+    }
+
+    /// Returns the number of devices that have the addresses.
+    #[cfg(feature = "cuda")]
+    pub(super) fn keepers(&self) -> MutexGuard<'_, u64> {
         lock(&self.turn)
     }
 

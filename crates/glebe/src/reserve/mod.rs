@@ -19,6 +19,8 @@ pub(crate) mod closed;
 mod error;
 mod footing;
 mod index;
+#[cfg(feature = "cuda")]
+mod kept_len;
 mod lender;
 mod lent;
 mod memory;
@@ -68,6 +70,8 @@ pub use self::stats::Stats;
 pub use block::{Block, Contiguity, Promise};
 pub use error::ReserveError;
 pub use footing::Footing;
+#[cfg(feature = "cuda")]
+pub(crate) use kept_len::KeptLen;
 
 pub use object_pool::{LentObjectPool, LentObjectPoolOptions, LentObjectPoolStats, OnRecall};
 pub use options::ReserveOptions;

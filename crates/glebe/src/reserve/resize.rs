@@ -48,7 +48,7 @@ impl ReserveCore {
     pub(super) fn grow(&self, asked: Bytes) -> Result<Resized, ReserveError> {
         let memory = self.memory()?;
         let pages = whole(asked, memory.least())?;
-        let _turn = memory.turn();
+        let _turn = memory.turn()?;
         let mut had = Vec::new();
         for place in self.places(memory, pages)? {
             match memory.had(place) {
@@ -114,7 +114,7 @@ impl ReserveCore {
 
     pub(super) fn shrink(&self, asked: Bytes) -> Result<Resized, ReserveError> {
         let memory = self.memory()?;
-        let _turn = memory.turn();
+        let _turn = memory.turn()?;
         let unit = memory.unit()?.bytes().max(GRANULE);
         let pages = whole(asked, unit)?;
         let gone = self.claim(memory, pages, unit)?;
@@ -166,10 +166,10 @@ impl Reserve {
     /// if their frames are adjacent.
     ///
     /// # Errors
-    /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room);
-    /// [`ReserveError::NoRoom`]; [`ReserveError::BadLen`] if `len` is 0 or no whole number of the
-    /// source's pages; [`ReserveError::Contig`], [`ReserveError::Os`], [`ReserveError::Forked`]. An
-    /// error adds nothing.
+    /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room) or while a device has
+    /// the addresses; [`ReserveError::NoRoom`]; [`ReserveError::BadLen`] if `len` is 0 or no whole
+    /// number of the source's pages; [`ReserveError::Contig`], [`ReserveError::Os`],
+    /// [`ReserveError::Forked`]. An error adds nothing.
     pub fn grow(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.grow(len)
     }
@@ -191,11 +191,11 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room) or for a dma-heap's
-    /// memory; [`ReserveError::NotGiven`] with the length that can be given;
-    /// [`ReserveError::BadLen`] if `len` is 0; [`ReserveError::Forked`]; [`ReserveError::Os`], also
-    /// for pinned memory before Linux 5.13, which cannot unpin a part. Memory given back before an
-    /// error stays with the system.
+    /// [`ReserveError::FixedLen`] without [room](super::ReserveOptions::room), for a dma-heap's
+    /// memory or while a device has the addresses; [`ReserveError::NotGiven`] with the length that
+    /// can be given; [`ReserveError::BadLen`] if `len` is 0; [`ReserveError::Forked`];
+    /// [`ReserveError::Os`], also for pinned memory before Linux 5.13, which cannot unpin a part.
+    /// Memory given back before an error stays with the system.
     pub fn shrink(&self, len: Bytes) -> Result<Resized, ReserveError> {
         self.inner.get()?.shrink(len)
     }

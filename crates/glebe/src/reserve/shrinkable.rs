@@ -23,7 +23,7 @@ impl Shrinkable {
         let shared = self.inner.upgrade()?;
         let inner = shared.get().ok()?;
         let spare = || {
-            let memory = inner.memory().ok()?;
+            let memory = inner.memory().ok().filter(|memory| !memory.is_kept())?;
             let unit = memory.unit().ok()?.bytes().max(GRANULE);
             let unit_pages = unit.pages_down(page_size()).get();
             let free = lock(&inner.positions).units(unit_pages);
