@@ -74,7 +74,11 @@ fn requests(
         for peer in peers {
             loads.push((peer, Load::new(peer.port, peer.with_tls, size)?));
         }
+        let with_tls = peers.iter().any(|peer| peer.with_tls);
         for (op, depth) in Op::ALL.into_iter().flat_map(|op| DEPTHS.map(|depth| (op, depth))) {
+            if !load::fits_a_record(with_tls, size, op, depth) {
+                continue;
+            }
             let case = name(op, size, depth);
             let order: Vec<usize> = (0..loads.len()).collect();
             for (_, nth) in turns(&format!("serve, {case}"), count, &order) {

@@ -43,7 +43,10 @@ impl Wire {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let session = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost")?)?;
+        let mut stream = stream;
+        let mut session =
+            ClientConnection::new(Arc::new(config), ServerName::try_from("localhost")?)?;
+        session.complete_io(&mut stream)?;
         Ok(Self::Tls(Box::new(StreamOwned::new(session, stream))))
     }
 

@@ -79,7 +79,7 @@ fn every_parameter_changes_the_table() {
 
 #[test]
 fn what_makes_no_table_is_refused_with_value_and_limit() {
-    let refused = [
+    let refused: [(&[&str], &str, &str); 6] = [
         (&["--chain", "17"], "17", "16"),
         (&["--chain", "0"], "0", "16"),
         (&["--step", "24"], "24", "power of two"),
@@ -88,7 +88,7 @@ fn what_makes_no_table_is_refused_with_value_and_limit() {
         (&["--page", "4K", "--min", "8K"], "8192", "4096"),
     ];
     for (args, value, limit) in refused {
-        let output = glebe(&[&["classes"], &args[..]].concat());
+        let output = glebe(&[&["classes"], args].concat());
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(output.stdout.is_empty(), "{args:?}");
