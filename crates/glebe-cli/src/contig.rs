@@ -4,6 +4,7 @@ mod cost;
 mod explain;
 mod fragmentation;
 mod map;
+mod map_json;
 mod nodes;
 mod record;
 mod release;
@@ -54,6 +55,9 @@ enum ContigCommand {
     Map {
         /// An SVG file to write; without one the map is text, as wide as the terminal
         file: Option<PathBuf>,
+        /// Print JSON: each run of blocks of one use, with its addresses
+        #[arg(long, conflicts_with = "file")]
+        json: bool,
     },
 }
 
@@ -61,7 +65,7 @@ enum ContigCommand {
 #[cfg(feature = "top")]
 pub fn map_text() -> Result<String, Box<dyn std::error::Error>> {
     let mut text = Vec::new();
-    map::run(None, &mut text)?;
+    map::run(map::Form::Text, &mut text)?;
     Ok(String::from_utf8(text)?)
 }
 
@@ -71,6 +75,9 @@ pub fn run(args: &ContigArgs, out: &mut dyn Write) -> Outcome {
         ContigCommand::Explain(args) => explain::run(args, out),
         ContigCommand::Reserve(args) => reserve::run(args, out),
         ContigCommand::Release(args) => release::run(args, out),
-        ContigCommand::Map { file } => map::run(file.as_deref(), out),
+        ContigCommand::Map { json: true, .. } => map::run(map::Form::Json, out),
+        ContigCommand::Map { file, .. } => {
+            map::run(file.as_deref().map_or(map::Form::Text, map::Form::Svg), out)
+        }
     }
 }

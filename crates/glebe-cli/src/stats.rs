@@ -12,6 +12,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glebe::internal::describe_nodes;
 use glebe::lease::LeaseError;
 use glebe::page_size;
 use glebe::reserve::served::{self, Form, Served};
@@ -82,7 +83,7 @@ pub fn run(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
 /// than permission.
 fn once(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     if args.describe {
-        out.write_all(Stats::describe().as_bytes())?;
+        write!(out, "{}{}", Stats::describe(), describe_nodes())?;
         #[cfg(feature = "serve")]
         write!(out, "\nleases:\n{}", lent::describe())?;
         return Ok(());

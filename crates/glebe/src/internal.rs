@@ -8,7 +8,9 @@ use crate::reserve::ReserveError;
 
 pub use crate::reclaim::gauge::{Free, Gauge, Reading};
 pub use crate::reclaim::plan::{plan, PartStats, Targets};
-pub use crate::reserve::by_node::{node_lines, with_node_family, with_node_members, NodeBytes};
+pub use crate::reserve::by_node::{
+    describe_nodes, node_lines, with_node_family, with_node_members, NodeBytes,
+};
 pub use crate::reserve::closed::{ClosedBlock, LostPages};
 pub use crate::reserve::near::NodeTeller;
 pub use crate::reserve::options::{with_nodes, with_writers};

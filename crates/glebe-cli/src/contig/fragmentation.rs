@@ -5,9 +5,7 @@ use std::error::Error;
 use std::io::{self, Write};
 
 use glebe::error::OsError;
-use glebe::internal::sys::machine::hugetlb::smallest;
-use glebe::internal::sys::machine::kpage::survey;
-use glebe::internal::sys::page_size;
+use glebe::internal::sys::machine::kpage::{Occupancy, Use};
 use glebe::units::Bytes;
 use serde_json::{json, Value};
 
@@ -20,11 +18,12 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
-    /// Looks at the machine; with `len`, also for one run of this length.
-    pub fn look(len: Option<Bytes>) -> Result<Self, Box<dyn Error>> {
-        let each = smallest().bytes().pages_down(page_size());
-        let blocks = survey(each).ok();
-        let blocks = blocks.as_deref();
+    /// Looks at the machine, whose blocks, huge pages of the smallest size, have these uses; `None`
+    /// if frames are hidden. With `len`, also looks for one run of this length.
+    pub fn look(
+        blocks: Option<&[(Use, Occupancy)]>,
+        len: Option<Bytes>,
+    ) -> Result<Self, Box<dyn Error>> {
         let request = len.map(|len| Request::look(len, blocks)).transpose()?;
         Ok(Self { shares: Shares::look(blocks), request })
     }

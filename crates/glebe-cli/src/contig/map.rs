@@ -1,8 +1,8 @@
-//! `glebe contig map` draws physical memory in frame order, as text or as an SVG file.
+//! `glebe contig map` draws physical memory in frame order, as text, JSON or an SVG file.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
@@ -12,6 +12,7 @@ use glebe::internal::sys::machine::memory_block::MemoryBlocks;
 use glebe::page_size;
 use glebe::units::{Bytes, Pages};
 
+use super::map_json;
 use super::nodes::{views, NodeView};
 use super::status::block;
 use crate::Outcome;
@@ -30,12 +31,27 @@ const KINDS: [(Use, char, &str, &str); 5] = [
     (Use::Free, '.', "#e4e8ec", "free"),
 ];
 
-pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
+/// The form of a map.
+#[derive(Clone, Copy)]
+pub enum Form<'a> {
+    Text,
+    Json,
+    /// A picture in this file.
+    Svg(&'a Path),
+}
+
+pub fn run(form: Form<'_>, out: &mut dyn Write) -> Outcome {
     let (page, size) = (page_size(), block());
     let pages = size.bytes().pages_down(page);
     let mut uses = uses(pages)?;
     if let Ok(blocks) = MemoryBlocks::machine() {
         mark_absent(&mut uses, pages, &blocks)?;
+    }
+    let views = views(Some(&uses), size)?;
+    if let Form::Json = form {
+        let value = map_json::value(size, &uses, &views);
+        serde_json::to_writer_pretty(&mut *out, &value).map_err(io::Error::from)?;
+        return Ok(writeln!(out)?);
     }
     let runs = runs(&uses, pages, Use::is_pool);
     let longest = runs.iter().map(|(_, len)| len.bytes(page)).max().unwrap_or(Bytes::ZERO);
@@ -51,13 +67,12 @@ pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
         "longest free run {free_len}; {number} of huge pages, the longest {longest}, in {all}"
     );
     let head = format!("{told}. In a virtual machine the frames are the guest's.");
-    let views = views(Some(&uses), size)?;
     // The head says all of a single node.
     let nodes: Vec<String> = match views.len() {
         0 | 1 => Vec::new(),
         _ => views.iter().filter_map(NodeView::map_line).collect(),
     };
-    let Some(file) = file else {
+    let Form::Svg(file) = form else {
         let named = || std::env::var("COLUMNS").ok()?.parse().ok();
         let columns = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
         let columns = columns.or_else(named).unwrap_or(COLUMNS);

@@ -122,6 +122,10 @@ impl NodeView {
                 "page_bytes": size.bytes().get(), "total": total, "free": free, "surplus": surplus,
             })
         };
+        let place = |Range { start, end }: &Range<Bytes>| {
+            let [start, end] = [start, end].map(|at| at.get());
+            json!({ "start_bytes": start, "end_bytes": end })
+        };
         let seen = self.seen.as_ref();
         json!({
             "node": node.0,
@@ -131,6 +135,7 @@ impl NodeView {
             "largest_free_block_bytes": longest_block.map(Bytes::get),
             "longest_free_run_bytes": seen.map(|seen| seen.free_run.get()),
             "longest_pool_run_bytes": seen.map(|seen| seen.pool_run.get()),
+            "places": seen.map(|seen| seen.places.iter().map(place).collect::<Vec<_>>()),
             "pools": pools.iter().map(pool).collect::<Vec<_>>(),
         })
     }
@@ -186,6 +191,8 @@ mod tests {
             (&value["node"], &value["longest_free_run_bytes"]),
             (&2.into(), &(6 << 20).into())
         );
+        let place = json!({ "start_bytes": 12 << 20, "end_bytes": 20 << 20 });
+        assert_eq!(value["places"], json!([place]));
         assert_eq!(
             value["pools"][1],
             json!({

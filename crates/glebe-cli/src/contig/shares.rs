@@ -58,12 +58,11 @@ impl Shares {
         Self { free, all, in_runs: LENGTHS.map(known) }
     }
 
-    /// Returns the parts of free and of all memory, from 0 to 1. Without free memory, all of none
-    /// lies in runs.
-    pub fn parts(&self, bytes: Bytes) -> (f64, f64) {
+    /// Returns the parts of free and of all memory, from 0 to 1; `None` without such memory.
+    pub fn parts(&self, bytes: Bytes) -> (Option<f64>, Option<f64>) {
         let of = |whole: Bytes| match whole.get() {
-            0 => 1.0,
-            whole => bytes.get() as f64 / whole as f64,
+            0 => None,
+            whole => Some(bytes.get() as f64 / whole as f64),
         };
         (of(self.free), of(self.all))
     }
@@ -74,8 +73,8 @@ impl Shares {
             json!({
                 "at_least_bytes": least.get(),
                 "bytes": bytes.map(Bytes::get),
-                "of_free": parts.map(|(free, _)| free),
-                "of_all": parts.map(|(_, all)| all),
+                "of_free": parts.and_then(|(free, _)| free),
+                "of_all": parts.and_then(|(_, all)| all),
             })
         };
         json!({
@@ -91,8 +90,10 @@ impl Shares {
             write!(out, "  {:<14}", least.to_string())?;
             match bytes.map(|bytes| self.parts(bytes)) {
                 Some((free, all)) => {
-                    let [free, all] = [free, all].map(|part| part * 100.0);
-                    writeln!(out, "{free:6.1} %, and {all:.1} % of all memory")?;
+                    let percent = |part: f64| format!("{:.1} %", part * 100.0);
+                    let [free, all] =
+                        [free, all].map(|part| part.map_or_else(|| "-".to_owned(), percent));
+                    writeln!(out, "{free:>8}, and {all} of all memory")?;
                 }
                 None => writeln!(out, " {UNKNOWN}")?,
             }
@@ -172,8 +173,16 @@ mod tests {
     }
 
     #[test]
-    fn without_free_memory_all_of_it_lies_in_runs() {
+    fn a_part_of_no_free_memory_has_no_value() {
         let none = Shares::of_blocks(&[], HUGE, Bytes::gib(1));
-        assert_eq!(none.parts(none.in_runs[0].unwrap()), (1.0, 0.0));
+        assert_eq!(none.parts(none.in_runs[0].unwrap()), (None, Some(0.0)));
+        let told = text(&none);
+        assert_eq!(told.matches("  -, and 0.0 % of all memory\n").count(), 4, "{told}");
+        let value = none.json();
+        assert!(value["runs"][0]["of_free"].is_null(), "{value}");
+        assert_eq!(
+            (&value["runs"][0]["bytes"], &value["runs"][0]["of_all"]),
+            (&0.into(), &0.0.into())
+        );
     }
 }

@@ -9,7 +9,7 @@ use glebe::contig::PoolLock;
 use glebe::error::OsError;
 use glebe::internal::sys::machine::buddyinfo;
 use glebe::internal::sys::machine::hugetlb::{sizes, Pool, PoolCounts};
-use glebe::internal::sys::machine::kpage::{self, uses, Use};
+use glebe::internal::sys::machine::kpage::{self, survey, Occupancy, Use};
 use glebe::internal::sys::machine::meminfo;
 use glebe::internal::sys::machine::numa;
 use glebe::internal::sys::memory::dma_heap;
@@ -38,10 +38,10 @@ struct Runs {
 }
 
 impl Runs {
-    fn look() -> Result<Self, OsError> {
+    /// Returns the runs of blocks of `block` frames.
+    fn of(blocks: &[(Use, Occupancy)], block: Pages) -> Self {
         let page = page_size();
-        let block = block().bytes().pages_down(page);
-        let uses = uses(block)?;
+        let uses: Vec<Use> = blocks.iter().map(|(found, _)| *found).collect();
         let longest_first = |counts: fn(Use) -> bool| {
             let runs = kpage::runs(&uses, block, counts);
             let mut runs: Vec<Bytes> = runs.iter().map(|(_, len)| len.bytes(page)).collect();
@@ -50,7 +50,7 @@ impl Runs {
         };
         let is_free = |of| of == Use::Free;
         let [pools, free] = [longest_first(Use::is_pool), longest_first(is_free)];
-        Ok(Self { uses, pools, free })
+        Self { uses, pools, free }
     }
 }
 
@@ -99,8 +99,10 @@ impl Status {
             }
         }
         let (available, largest) = (meminfo::available()?, buddyinfo::longest_free_block(None));
-        let runs = Runs::look();
-        let fragmentation = Fragmentation::look(len)?;
+        let each = block().bytes().pages_down(page_size());
+        let blocks = survey(each);
+        let fragmentation = Fragmentation::look(blocks.as_deref().ok(), len)?;
+        let runs = blocks.map(|blocks| Runs::of(&blocks, each));
         let support = Support::probe();
         let state = |key: &str| {
             let row = support.mechanisms().iter().find(|row| row.key == key);

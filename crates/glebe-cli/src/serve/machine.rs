@@ -147,12 +147,15 @@ fn write_shares(shares: &Shares, text: &mut Text) {
         text.sample(&[("at_least", &name(*len))], bytes.get());
     }
     let what = "part of free memory, and of all memory, that lies in free runs of at least this \
-        length; 1 means no fragmentation (lengths without sample: unknown)";
+        length; 1 means no fragmentation (without sample: unknown, or no such memory)";
     text.family("glebe_machine_free_run_ratio", "gauge", "ratio", what);
     for (len, bytes) in known() {
         let (free, all) = shares.parts(bytes);
-        text.sample(&[("at_least", &name(*len)), ("of", "free")], free);
-        text.sample(&[("at_least", &name(*len)), ("of", "all")], all);
+        for (of, part) in [("free", free), ("all", all)] {
+            if let Some(part) = part {
+                text.sample(&[("at_least", &name(*len)), ("of", of)], part);
+            }
+        }
     }
 }
 

@@ -208,6 +208,12 @@ fn two_nodes_are_shown_each_by_itself() {
             "{text}"
         );
         assert!(nodes[1].starts_with(&format!("node 2: {border} to ")), "{text}");
+        let map = on_two_nodes(&["map", "--json"]).unwrap();
+        let value: Value = serde_json::from_slice(&map.stdout).unwrap();
+        let place = |node: usize, end: &str| value["by_node"][node]["places"][0][end].as_u64();
+        assert_eq!(place(0, "start_bytes"), Some(0), "{value}");
+        assert_eq!(place(0, "end_bytes"), Some(border.get()), "{value}");
+        assert_eq!(place(1, "start_bytes"), Some(border.get()), "{value}");
     }
 }
 
@@ -573,6 +579,26 @@ fn on_line() -> Option<Bytes> {
     Some(Bytes::new(online * blocks.size().get()))
 }
 
+/// Checks that the runs of a map are in order and make up all memory.
+fn check_map(map: &Value) {
+    let number = |value: &Value| value.as_u64().unwrap();
+    let (mut end, mut sum) = (0, 0);
+    for run in map["runs"].as_array().unwrap() {
+        assert!(number(&run["start_bytes"]) >= end, "{run} overlaps the run before");
+        end = number(&run["start_bytes"]) + number(&run["len_bytes"]);
+        sum += number(&run["len_bytes"]);
+    }
+    assert_eq!(sum, number(&map["present_bytes"]));
+    assert_eq!(sum, map["uses_bytes"].as_object().unwrap().values().map(number).sum::<u64>());
+    if let Some(bytes) = on_line() {
+        assert_eq!(sum, bytes.get());
+    }
+    let nodes = map["by_node"].as_array().unwrap();
+    assert_eq!(nodes.len(), numa::with_memory().len());
+    let longest = nodes.iter().map(|node| number(&node["longest_free_run_bytes"])).max();
+    assert!(longest.unwrap_or_default() <= number(&map["longest_free_run_bytes"]), "{longest:?}");
+}
+
 #[test]
 fn the_map_is_a_picture_or_a_reason() {
     let scratch = Scratch::new("contig-map");
@@ -586,6 +612,14 @@ fn the_map_is_a_picture_or_a_reason() {
         println!("skipped: frames are hidden");
     }
     assert_eq!(run(&["map", "/dev/null/x.svg"]).status.code(), Some(1));
+    let both = run(&["map", "--json", file.to_str().unwrap()]);
+    assert_eq!(both.status.code(), Some(2), "{}", String::from_utf8_lossy(&both.stderr));
+    let value = command(&["map", "--json"]).output().unwrap();
+    if output.status.success() {
+        check_map(&serde_json::from_slice(&value.stdout).unwrap());
+    } else {
+        assert!(refusal(&value).contains("/proc/kpage"));
+    }
     let text = command(&["map"]).env("COLUMNS", "60").output().unwrap();
     if output.status.success() {
         let text = String::from_utf8(text.stdout).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::conn::Conn;
 use super::execute::{Hands, Next, ANSWERS_MAX};
-use super::logged::{first_line, log};
+use super::logged::first_line;
 use super::login::log_in;
 use super::worker::READ;
 use crate::protocol::{self, Command, Line, KEYS_PIECE};
@@ -73,8 +73,10 @@ fn next(conn: &mut Conn, input: &[u8], hands: &mut Hands<'_>, out: &mut Vec<u8>)
         Some(passwords) if !conn.is_known => log_in(hands, passwords, conn, input, out),
         _ => hands.execute(input, conn.shown.number, out),
     };
-    if hands.shared.verbosity.level() > 1 && out.len() > begin {
-        log(format_args!(">{} {}", conn.shown.number, first_line(&out[begin..])));
+    let verbosity = &hands.shared.verbosity;
+    if verbosity.level() > 1 && out.len() > begin {
+        let answer = first_line(&out[begin..]);
+        verbosity.trace(format_args!(">{} {answer}", conn.shown.number));
     }
     next
 }

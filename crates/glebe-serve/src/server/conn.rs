@@ -121,6 +121,7 @@ pub(super) struct Conn {
     pub(super) shown: Arc<Shown>,
     /// The client may use the server: it logged in, or the server has no passwords.
     pub(super) is_known: bool,
+    pub(super) failed_logins: u8,
     /// Bytes received and not yet executed.
     pub(super) input: Vec<u8>,
     /// Bytes that `input` must have before it is parsed again.
@@ -156,6 +157,7 @@ impl Conn {
             stream,
             shown,
             is_known,
+            failed_logins: 0,
             input: Vec::new(),
             need: 0,
             skip: 0,

@@ -3,7 +3,6 @@
 use super::answer::{line, number};
 use super::counters::Counters;
 use super::listing::Dump;
-use super::logged::log;
 use super::{admin, meta, stats, Shared, VERSION};
 use crate::protocol::{self, Command, Line, Verb, BINARY_HEAD};
 use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
@@ -65,9 +64,7 @@ impl Hands<'_> {
             Line::TooLong => return Next::Close,
         };
         let command = protocol::parse(text);
-        if self.shared.verbosity.level() > 1 {
-            log(format_args!("<{conn} {}", text.escape_ascii()));
-        }
+        self.shared.verbosity.trace(format_args!("<{conn} {}", text.escape_ascii()));
         if let Command::Get { keys, cas, touch } = command {
             return self.get(input, keys, (cas, touch), used, out);
         }
@@ -132,7 +129,7 @@ impl Hands<'_> {
         };
         let meta = Meta { flags, exptime: self.time(exptime), ..Meta::default() };
         let begin = out.len();
-        let next = match self.value(input, used, len, key, verb == Verb::Set, out) {
+        let next = match self.value(input, used, len, (key, verb), verb == Verb::Set, out) {
             Ok(value) => {
                 self.store(key, verb, &meta, value, out);
                 Next::Go(used + len as usize + 2)
@@ -275,22 +272,23 @@ impl Hands<'_> {
     }
 
     /// Returns the value of `len` bytes after a line of `used` bytes. Fails with the next step if
-    /// the value is incomplete, malformed or too long.
+    /// the value is incomplete, malformed or too long. With `deletes`, a value that is too long
+    /// deletes the old item.
     pub(super) fn value<'i>(
         &mut self,
         input: &'i [u8],
         used: usize,
         len: u64,
-        key: &[u8],
-        is_set: bool,
+        (key, verb): (&[u8], Verb),
+        deletes: bool,
         out: &mut Vec<u8>,
     ) -> Result<&'i [u8], Next> {
         if len > self.shared.store.item_bytes() {
             self.shared.store.refuse_too_large();
-            if is_set {
+            if deletes {
                 self.shared.store.delete(key, None, &mut self.room);
             }
-            self.note_store(key, (Verb::Set, 0, len), Err(Refused::TooLarge));
+            self.note_store(key, (verb, 0, len), Err(Refused::TooLarge));
             line(out, TOO_LARGE);
             return Err(Next::Skip(used, len + 2));
         }

@@ -1,41 +1,55 @@
-//! Logs to standard error what `-v`, `-vv` and `-vvv` ask for, and `verbosity` changes.
+//! [`Verbosity`] logs to standard error what `-v`, `-vv` and `-vvv` ask for, and `verbosity`
+//! changes.
 //!
-//! | level | lines |
-//! |---|---|
-//! | 1 | refused and ended connections with the reason, failed logins and handshakes |
-//! | 2 | also connections, commands (`<`) and the first line of answers (`>`), as memcached |
-//! | 3 | also the states of connections |
+//! | level | lines | at most in a [`PERIOD`](super::quota::PERIOD) |
+//! |---|---|---|
+//! | 1 | refused and ended connections with the reason, failed logins and handshakes | 100 |
+//! | 2 | also connections, commands (`<`), first lines of answers (`>`), as memcached | 1000 |
+//! | 3 | also the states of connections | 1000 |
+//!
+//! After a period, a line says how many lines of a level were left out. A line has at most
+//! [`BYTES_MAX`] bytes; `...` stands for the rest. Any client may raise the level to 2.
 
 use std::fmt::Arguments;
 use std::io::Write;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::quota::Quota;
 
 /// The greatest level that a client can set, as in memcached.
 const CLIENT_MAX: u32 = 2;
+const LINES_MAX: [u64; 3] = [100, 1000, 1000];
+const BYTES_MAX: usize = 1024;
 
 #[derive(Debug)]
-pub(super) struct Verbosity(AtomicU8);
+pub(super) struct Verbosity {
+    level: AtomicU8,
+    quotas: [Mutex<Quota>; 3],
+}
 
 impl Verbosity {
     pub(super) fn new(level: u8) -> Self {
-        Self(AtomicU8::new(level))
+        let quotas = LINES_MAX.map(|most| Mutex::new(Quota::new(most)));
+        Self { level: AtomicU8::new(level), quotas }
     }
 
     #[inline]
     pub(super) fn level(&self) -> u8 {
-        self.0.load(Ordering::Relaxed)
+        self.level.load(Ordering::Relaxed)
     }
 
     /// Sets the level for a client.
     pub(super) fn set(&self, level: u32) {
-        self.0.store(level.min(CLIENT_MAX) as u8, Ordering::Relaxed);
+        self.level.store(level.min(CLIENT_MAX) as u8, Ordering::Relaxed);
     }
 
     /// Logs what an operator should know.
     #[inline]
     pub(super) fn warn(&self, what: Arguments<'_>) {
         if self.level() > 0 {
-            log(format_args!("glebe serve: {what}"));
+            self.log(1, format_args!("glebe serve: {what}"));
         }
     }
 
@@ -43,7 +57,7 @@ impl Verbosity {
     #[inline]
     pub(super) fn trace(&self, what: Arguments<'_>) {
         if self.level() > 1 {
-            log(what);
+            self.log(2, what);
         }
     }
 
@@ -51,14 +65,73 @@ impl Verbosity {
     #[inline]
     pub(super) fn detail(&self, what: Arguments<'_>) {
         if self.level() > 2 {
-            log(what);
+            self.log(3, what);
+        }
+    }
+
+    #[cold]
+    fn log(&self, level: u8, what: Arguments<'_>) {
+        let mut quota = locked(&self.quotas[usize::from(level) - 1]);
+        let now = Instant::now();
+        let left_out = quota.end_period(now);
+        let may = quota.take(now);
+        // A slow reader of the log must not hold up the threads whose lines are left out.
+        drop(quota);
+        say_left_out(level, left_out);
+        if may {
+            write(&what.to_string());
+        }
+    }
+
+    /// Says how many lines were left out of periods that are over. O(levels).
+    pub(super) fn tick(&self) {
+        let now = Instant::now();
+        self.say_all_left_out(|quota| quota.end_period(now));
+    }
+
+    /// Says how many lines were left out, at the end of the server.
+    pub(super) fn end(&self) {
+        self.say_all_left_out(Quota::end);
+    }
+
+    fn say_all_left_out(&self, end: impl Fn(&mut Quota) -> u64) {
+        for (level, quota) in (1..).zip(&self.quotas) {
+            let left_out = end(&mut locked(quota));
+            say_left_out(level, left_out);
         }
     }
 }
 
+fn locked(quota: &Mutex<Quota>) -> MutexGuard<'_, Quota> {
+    quota.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn say_left_out(level: u8, lines: u64) {
+    if lines > 0 {
+        write(&format!("glebe serve: {lines} more lines of level {level} were left out"));
+    }
+}
+
+/// Logs what an operator must know on each level, and no client can cause.
+pub(super) fn tell(what: Arguments<'_>) {
+    write(&format!("glebe serve: {what}"));
+}
+
 /// Writes a line. A log that nobody reads ends no thread.
-pub(super) fn log(what: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "{what}");
+fn write(line: &str) {
+    let _ = match cut(line) {
+        Some(begin) => writeln!(std::io::stderr(), "{begin}..."),
+        None => writeln!(std::io::stderr(), "{line}"),
+    };
+}
+
+/// Returns the part of a long line that is logged.
+fn cut(line: &str) -> Option<&str> {
+    let mut end = BYTES_MAX - 3;
+    while !line.is_char_boundary(end.min(line.len())) {
+        end -= 1;
+    }
+    line.get(..end).filter(|_| line.len() > BYTES_MAX)
 }
 
 /// Returns the first line of an answer as text.

@@ -2,6 +2,10 @@
 //!
 //! Flags, time and `noreply` of the `set` have no effect, as in memcached. The line of a connection
 //! that has not logged in has at most [`LINE_MAX`] bytes, and its value as many.
+//!
+//! After [`FAILED_MAX`] wrong passwords the connection ends, so a guess costs a share of a
+//! connection. The server counts nothing for each address: a guesser with many addresses could fill
+//! memory, and one with its victim's address could lock the victim out.
 
 use super::answer::line;
 use super::conn::Conn;
@@ -9,6 +13,8 @@ use super::execute::{Hands, Next};
 use super::passwords::Passwords;
 use crate::protocol::{self, Command, Line, Verb, LINE_MAX};
 
+/// Wrong passwords after which a connection ends.
+const FAILED_MAX: u8 = 3;
 const UNKNOWN: &str = "CLIENT_ERROR unauthenticated";
 
 pub(super) fn log_in(
@@ -40,23 +46,31 @@ pub(super) fn log_in(
     match (end, words.next().zip(words.next())) {
         (b"\r\n", None) => line(out, "CLIENT_ERROR bad authentication token format"),
         (b"\r\n", Some((user, password))) => {
-            conn.is_known = passwords.has(user, password);
             hands.counters.auth_cmds.add(1);
-            if !conn.is_known {
-                let user = user.escape_ascii();
-                let from = &conn.shown.addr;
-                hands.shared.verbosity.warn(format_args!("{from}: no login as {user}"));
+            conn.is_known = passwords.has(user, password);
+            if conn.is_known {
+                line(out, "STORED");
+            } else {
+                return refuse(hands, conn, user, used + len + 2, out);
             }
-            hands.counters.auth_errors.add((!conn.is_known).into());
-            line(
-                out,
-                match conn.is_known {
-                    true => "STORED",
-                    false => "CLIENT_ERROR authentication failure",
-                },
-            );
         }
         _ => line(out, "CLIENT_ERROR bad command line termination"),
     }
     Next::Go(used + len + 2)
+}
+
+/// Answers a login with a wrong password, of which `used` bytes were handled.
+fn refuse(hands: &Hands<'_>, conn: &mut Conn, user: &[u8], used: usize, out: &mut Vec<u8>) -> Next {
+    conn.failed_logins += 1;
+    hands.counters.auth_errors.add(1);
+    let is_last = conn.failed_logins >= FAILED_MAX;
+    let (user, from) = (user.escape_ascii(), &conn.shown.addr);
+    let end = if is_last { ": ended" } else { "" };
+    hands.shared.verbosity.warn(format_args!("{from}: no login as {user}{end}"));
+    line(out, "CLIENT_ERROR authentication failure");
+    if is_last {
+        Next::Close
+    } else {
+        Next::Go(used)
+    }
 }

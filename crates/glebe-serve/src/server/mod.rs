@@ -20,6 +20,7 @@ mod meta;
 mod metrics;
 mod passwords;
 mod prefixes;
+mod quota;
 mod settings;
 mod shares;
 mod stats;
@@ -46,7 +47,7 @@ pub use settings::{Settings, PORT, TURN};
 
 use conn::{Conn, Shown};
 use counters::Counters;
-use logged::{log, Verbosity};
+use logged::{tell, Verbosity};
 use passwords::Passwords;
 use prefixes::Prefixes;
 use shares::Shares;
@@ -103,10 +104,10 @@ impl Shared {
     /// Reads the files of users and certificates again, after SIGHUP.
     fn refresh(&self) {
         if let Some(Err(e)) = self.keys.as_ref().map(Keys::refresh) {
-            log(format_args!("glebe serve: the certificate stays as it was: {e}"));
+            tell(format_args!("the certificate stays as it was: {e}"));
         }
         if let Some(Err(e)) = self.passwords.as_ref().map(Passwords::refresh) {
-            log(format_args!("glebe serve: the users stay as they were: {e}"));
+            tell(format_args!("the users stay as they were: {e}"));
         }
     }
 
@@ -244,6 +245,7 @@ impl Server {
             let mut room = Room::default();
             while !shared.is_ending.load(Ordering::Acquire) {
                 shared.store.tick(&mut room);
+                shared.verbosity.tick();
                 thread::sleep(TICK);
             }
         })?;
@@ -370,6 +372,7 @@ impl Server {
             // The message of a panic was already printed.
             let _ = thread.join();
         }
+        self.shared.verbosity.end();
         if let Some(path) = &self.control {
             let _ = std::fs::remove_file(path);
         }

@@ -22,7 +22,7 @@ use super::carry::{carry_out, Fate};
 use super::conn::{Conn, State};
 use super::execute::{Hands, ANSWERS_MAX};
 use super::listing::Dump;
-use super::logged::log;
+use super::logged::tell;
 use super::Shared;
 use crate::protocol;
 use crate::store::Room;
@@ -111,7 +111,7 @@ impl Worker {
             };
             match self.poll.poll(&mut events, wait) {
                 Err(e) if e.kind() != ErrorKind::Interrupted => {
-                    log(format_args!("glebe serve: a worker ends: epoll_wait: {e}"));
+                    tell(format_args!("a worker ends: epoll_wait: {e}"));
                     shared.end();
                     return;
                 }
@@ -159,7 +159,8 @@ impl Worker {
             match conn.stream.register(registry, Token(number), interest) {
                 Ok(()) => drop(self.conns.insert(Some(Box::new(conn)))),
                 Err(e) => {
-                    log(format_args!("glebe serve: a connection is closed: epoll_ctl: {e}"));
+                    let from = &conn.shown.addr;
+                    self.shared.verbosity.warn(format_args!("{from}: ended, epoll_ctl: {e}"));
                     self.shared.forget(&conn);
                 }
             }

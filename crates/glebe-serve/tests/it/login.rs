@@ -63,17 +63,53 @@ fn nobody_is_served_before_a_login() {
          STORED\nEND\n",
     );
     dialogue(&mut stream, "set k 0 0 1\nx\nget k\n", "STORED\nVALUE k 0 1\nx\nEND\n");
+    let stats = stats(&mut stream);
+    let counted = |talk: &&(&str, &str)| talk.1.contains("STORED") || talk.1.contains("failure");
+    let asked = 2 * TALKS.iter().filter(counted).count() + 3;
+    assert!(stats.contains(&format!("STAT auth_cmds {asked}\r\n")), "{asked}: {stats}");
+    assert!(stats.contains("STAT auth_errors 5\r\n"), "{stats}");
+}
+
+/// Three wrong passwords, and two lines that do not count as such.
+const GUESSES: &str = "set x 0 0 9\njoe wrong\nset x 0 0 3\njoe\nget a\n\
+    set x 0 0 9\njoe guess\nset x 0 0 9\njoe third\n";
+const REFUSALS: &str = "CLIENT_ERROR authentication failure\n\
+    CLIENT_ERROR bad authentication token format\nCLIENT_ERROR unauthenticated\n\
+    CLIENT_ERROR authentication failure\nCLIENT_ERROR authentication failure\n";
+
+#[test]
+fn a_connection_ends_after_three_wrong_passwords() {
+    let scratch = Scratch::new("login-guesses");
+    let server = started(&scratch.path().join("users"));
+    let mut honest = server.connect();
+    dialogue(&mut honest, "set x 0 0 9\njoe secre\n", "CLIENT_ERROR authentication failure\n");
+    for _ in 0..20 {
+        let mut guesser = server.connect();
+        dialogue(&mut guesser, GUESSES, REFUSALS);
+        assert!(is_closed(&mut guesser), "it may guess on");
+    }
+    // Bytes after the last guess are not handled.
+    let mut guesser = server.connect();
+    dialogue(&mut guesser, &format!("{GUESSES}set x 0 0 10\njoe secret\nmn\n"), REFUSALS);
+    assert!(is_closed(&mut guesser), "it may log in");
+    // Others' failures are not held against an address.
+    let two = "set x 0 0 9\njoe guess\nset x 0 0 10\njoe secret\nmn\n";
+    dialogue(&mut honest, two, "CLIENT_ERROR authentication failure\nSTORED\nMN\n");
+    let stats = stats(&mut honest);
+    assert!(stats.contains("STAT auth_cmds 66\r\n"), "{stats}");
+    assert!(stats.contains("STAT auth_errors 65\r\n"), "{stats}");
+}
+
+fn stats(stream: &mut TcpStream) -> String {
     stream.write_all(b"stats\r\n").expect("taken");
     let mut stats = String::new();
     while !stats.ends_with("END\r\n") {
         let mut bytes = [0; 4096];
         let got = stream.read(&mut bytes).expect("an answer");
+        assert!(got > 0, "{stats}");
         stats.push_str(&String::from_utf8_lossy(&bytes[..got]));
     }
-    let counted = |talk: &&(&str, &str)| talk.1.contains("STORED") || talk.1.contains("failure");
-    let asked = 2 * TALKS.iter().filter(counted).count() + 3;
-    assert!(stats.contains(&format!("STAT auth_cmds {asked}\r\n")), "{asked}: {stats}");
-    assert!(stats.contains("STAT auth_errors 5\r\n"), "{stats}");
+    stats
 }
 
 #[test]

@@ -19,8 +19,10 @@ use crate::running::{dialogue, Running};
 /// Commands of all kinds that store, and their answers.
 const MUTATIONS: (&str, &str) = (
     "set foo 0 0 3\nabc\nadd foo 0 0 1\nx\nset a%b 5 100 1\nx\nms m 2\nhi\nset n 0 0 1\n5\n\
-     append n 0 0 1\n5\ncas n 0 0 1 999999\n5\ncas none 0 0 1 1\n5\nreplace zz 0 0 1\nx\n",
-    "STORED\nNOT_STORED\nSTORED\nHD\nSTORED\nSTORED\nEXISTS\nNOT_FOUND\nNOT_STORED\n",
+     append n 0 0 1\n5\ncas n 0 0 1 999999\n5\ncas none 0 0 1 1\n5\nreplace zz 0 0 1\nx\n\
+     ms n 1 C999999\n5\nms n 1 C999999 MR\n5\nms n 1 C999999 MA\n5\nms n 1 MP\n5\n",
+    "STORED\nNOT_STORED\nSTORED\nHD\nSTORED\nSTORED\nEXISTS\nNOT_FOUND\nNOT_STORED\n\
+     EX\nEX\nEX\nHD\n",
 );
 
 struct Watching(BufReader<TcpStream>);
@@ -53,7 +55,7 @@ fn stores_have_the_lines_that_memcached_writes() {
     let server = Running::start(|_| {});
     let mut lines = Watching::start(server.connect(), "mutations");
     dialogue(&mut server.connect(), MUTATIONS.0, MUTATIONS.1);
-    let own: Vec<String> = (0..9).map(|_| lines.what()).collect();
+    let own: Vec<String> = (0..13).map(|_| lines.what()).collect();
     let item = |key: &str, status: &str, cmd: &str, ttl: u32, size: u32| {
         format!("type=item_store key={key} status={status} cmd={cmd} ttl={ttl} clsid=1 size={size}")
     };
@@ -65,6 +67,53 @@ fn stores_have_the_lines_that_memcached_writes() {
         dialogue(&mut peer.connect(), MUTATIONS.0, MUTATIONS.1);
         for own in own {
             assert_eq!(own, lines.what());
+        }
+    }
+}
+
+/// Commands whose value is too long, and the name that a watcher sees.
+const TOO_LARGE: &[(&str, &str)] = &[
+    ("set k 0 0 LEN", "set"),
+    ("add k 0 0 LEN", "add"),
+    ("replace k 0 0 LEN", "replace"),
+    ("append k 0 0 LEN", "append"),
+    ("prepend k 0 0 LEN noreply", "prepend"),
+    ("cas k 0 0 LEN 1", "cas"),
+    ("ms k LEN", "set"),
+    ("ms k LEN ME", "add"),
+    ("ms k LEN MA", "append"),
+    ("ms k LEN C1", "cas"),
+];
+
+#[test]
+fn a_value_that_is_too_long_is_told_with_its_command() {
+    const LEN: usize = (1 << 20) + 1;
+    let value = "x".repeat(LEN);
+    let commands = |mut client: TcpStream| {
+        for (command, _) in TOO_LARGE {
+            let no_answer = command.ends_with("noreply");
+            let answer = "SERVER_ERROR object too large for cache\n";
+            let command = command.replace("LEN", &LEN.to_string());
+            let hears = if no_answer { "" } else { answer };
+            dialogue(&mut client, &format!("{command}\n{value}\n"), hears);
+        }
+    };
+    let server = Running::start(|_| {});
+    let mut lines = Watching::start(server.connect(), "mutations");
+    commands(server.connect());
+    for (_, cmd) in TOO_LARGE {
+        let rest = format!("ttl=0 clsid=2 size={LEN}");
+        let own = format!("type=item_store key=k status=too_large cmd={cmd} {rest}");
+        assert_eq!(lines.what(), own);
+    }
+    if let Some(peer) = Peer::start(&[]) {
+        let mut lines = Watching::start(peer.connect(), "mutations");
+        commands(peer.connect());
+        for (_, cmd) in TOO_LARGE {
+            // Its class, descriptor and size are others' values.
+            let theirs = format!("type=item_store key=k status=too_large cmd={cmd} ttl=0 ");
+            let line = lines.what();
+            assert!(line.starts_with(&theirs), "{line}");
         }
     }
 }

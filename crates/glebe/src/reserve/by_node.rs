@@ -87,6 +87,13 @@ fn name(node: Node) -> String {
 
 const WHAT: &str = "bytes of the reserve on this NUMA node";
 
+/// Describes the statistic of each node in a line, as
+/// [`Stats::describe`](super::Stats::describe) does.
+#[must_use]
+pub fn describe_nodes() -> String {
+    format!("{:<24} {:<6} {WHAT}, if the machine has several\n", "node_N_bytes", "bytes")
+}
+
 /// Returns lines in the form of statistics.
 pub fn node_lines(nodes: &[(Node, Bytes)]) -> String {
     let mut text = String::new();

@@ -1,6 +1,6 @@
 //! [`Near`] knows the NUMA nodes of a reserve, and keeps the pages at hand of each node.
 //!
-//! If the memory is on several nodes, or may grow onto several, blocks are of the node of the
+//! If the memory is on several nodes, or its length may change, blocks are of the node of the
 //! caller's processor first. The kernel tells the nodes when memory comes. If nothing holds a page,
 //! it may be on another node later.
 //!
@@ -52,9 +52,10 @@ pub(super) struct Near {
 
 impl Near {
     /// `nodes` are those of the first memory. They may be empty if the kernel does not tell them.
-    pub(super) fn new(teller: NodeTeller, nodes: &[(Extent, Node)], may_grow: bool) -> Self {
+    /// With `may_change`, other memory may come later, also in place of this.
+    pub(super) fn new(teller: NodeTeller, nodes: &[(Extent, Node)], may_change: bool) -> Self {
         let several = nodes.iter().any(|(_, node)| *node != nodes[0].1);
-        let machine = if several || may_grow { (teller.machine)() } else { Vec::new() };
+        let machine = if several || may_change { (teller.machine)() } else { Vec::new() };
         let slot = |node| NodeSlot { node, is_used: MappedWord::new(0), stock: Stock::new() };
         let slots = machine.into_iter().map(slot);
         let near = Self { teller, slots: slots.collect() };

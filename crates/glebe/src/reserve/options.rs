@@ -121,7 +121,7 @@ impl ReserveOptions {
         let (present, pages) = (len.pages_down(page), room.pages_down(page));
         let granule_pages = GRANULE.pages_down(page).get();
         let nodes = (self.nodes.pages)(&contig).unwrap_or_default();
-        let near = Near::new(self.nodes, &nodes, room > len);
+        let near = Near::new(self.nodes, &nodes, memory.is_some());
         let positions = Positions::new(&contig, pages.get(), granule_pages)?;
         let positions = positions.on_nodes(&near.slots_of(&nodes), near.slots());
         let frames = Frames::new(Arc::clone(&contig), pages.as_usize(), page);

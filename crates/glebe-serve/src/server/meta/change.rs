@@ -40,7 +40,10 @@ fn set_key(
             return Next::Skip(used, len + 2);
         }
     };
-    let value = match hands.value(input, used, len, key, true, out) {
+    let compares = flags.cas.filter(|_| matches!(verb, Verb::Set | Verb::Replace));
+    // Watchers see the name that memcached gives the command.
+    let shown = compares.map_or(verb, Verb::Cas);
+    let value = match hands.value(input, used, len, (key, shown), true, out) {
         Ok(value) => value,
         Err(next) => return next,
     };
@@ -60,7 +63,7 @@ fn set_key(
     };
     let next = Next::Go(used + value.len() + 2);
     let done = hands.shared.store.store(key, verb, &meta, value, &mut hands.room);
-    hands.note_store(key, (verb, exptime, value.len() as u64), done);
+    hands.note_store(key, (shown, exptime, value.len() as u64), done);
     let stored = match done {
         Ok(stored) => stored,
         Err(why) => {
@@ -68,7 +71,7 @@ fn set_key(
             return next;
         }
     };
-    if flags.cas.is_some() && matches!(verb, Verb::Set | Verb::Replace) {
+    if compares.is_some() {
         hands.count_cas(stored.outcome, is_large);
     }
     let code = match stored.outcome {

@@ -144,6 +144,24 @@ fn memory_that_came_later_serves_its_node() {
     }
 }
 
+#[test]
+fn memory_in_place_of_other_serves_its_node() {
+    // The reserve has all its room, and can shrink and grow again.
+    let reserve = reserve(None, two_nodes(by_length), len());
+    let half_len = Bytes::new(len().get() / 2);
+    reserve.shrink(half_len).unwrap();
+    reserve.grow(half_len).unwrap();
+    let on_second = |pages: &Extent| {
+        let nodes = reserve.nodes().unwrap();
+        nodes.iter().any(|(all, node)| *node == Node(1) && all.contains(*pages))
+    };
+    for node in [0, 1, 0] {
+        go_to(node);
+        let block = reserve.alloc(Pages::new(1)).unwrap();
+        assert_eq!(on_second(&block.extent()), node == 1, "{:?}", block.extent());
+    }
+}
+
 fn refused(_: &Contig) -> Result<Vec<(Extent, Node)>, OsError> {
     Err(OsError::new("move_pages", "a test", std::io::ErrorKind::PermissionDenied.into()))
 }
