@@ -69,7 +69,7 @@ impl MachineNow {
         let Some(shares) = &self.free else { return String::new() };
         let part = |(least, bytes): (&Bytes, &Option<Bytes>)| {
             let (part, _) = shares.parts((*bytes)?);
-            Some(format!("{:.0} % in runs of at least {least}", part * 100.0))
+            Some(format!("{:.0} % in runs of at least {least}", part? * 100.0))
         };
         let known = LENGTHS.iter().zip(&shares.in_runs).filter_map(part);
         let parts: String = known.map(|part| format!(", {part}")).collect();

@@ -81,6 +81,12 @@ fn next(conn: &mut Conn, input: &[u8], hands: &mut Hands<'_>, out: &mut Vec<u8>)
     next
 }
 
+/// Ends a connection for what its client sent.
+fn fail(conn: &mut Conn) -> Fate {
+    conn.has_failed = true;
+    Fate::Ends
+}
+
 /// Executes commands of `input` until the turn is over. Returns the rest, unless it is already in
 /// `conn.input`, and the connection's fate.
 pub(super) fn carry_out<'i>(
@@ -105,7 +111,7 @@ pub(super) fn carry_out<'i>(
                     rest = &rest[used..];
                     continue;
                 }
-                None => return (&[], Fate::Ends),
+                None => return (&[], fail(conn)),
             }
         }
         match next(conn, rest, hands, out) {
@@ -143,11 +149,8 @@ pub(super) fn carry_out<'i>(
                 }
                 rest = &rest[used..];
             }
-            Next::Close => return (&[], Fate::Ends),
-            Next::Stop => {
-                hands.shared.end();
-                return (&[], Fate::Ends);
-            }
+            Next::Quit => return (&[], Fate::Ends),
+            Next::Close => return (&[], fail(conn)),
         }
     }
     conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);

@@ -141,6 +141,8 @@ pub(super) struct Conn {
     pub(super) has_end: bool,
     /// The connection ends after its answers are sent.
     pub(super) is_ending: bool,
+    /// The connection ends for what the client sent.
+    pub(super) has_failed: bool,
     /// When the connection began to wait for other connections' values.
     pub(super) waits_since: Option<Instant>,
     /// Bytes charged for a value that is being received.
@@ -168,6 +170,7 @@ impl Conn {
             sent: 0,
             has_end: false,
             is_ending: false,
+            has_failed: false,
             waits_since: None,
             charged: 0,
             kept: 0,

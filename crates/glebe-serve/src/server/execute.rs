@@ -34,9 +34,10 @@ pub(super) enum Next {
     List(usize, Dump),
     /// Send the answers, then only the lines that the client watches.
     Watch(usize),
-    /// Send the answers and end the connection.
+    /// Send the answers and end the connection, as the client wants.
+    Quit,
+    /// Send the answers and end the connection, for what the client sent.
     Close,
-    Stop,
 }
 
 pub(super) struct Hands<'a> {
@@ -84,12 +85,14 @@ impl Hands<'_> {
             Command::MetaNoop => line(out, "MN"),
             Command::MetaDebug(key) => meta::debug(self, key, out),
             Command::Stats(words) => stats::answer(self.shared, words, conn, out),
-            Command::Quit | Command::Lost => return Next::Close,
+            Command::Quit => return Next::Quit,
+            Command::Lost => return Next::Close,
             Command::Shutdown => {
                 if !self.shared.settings.shutdown {
                     line(out, "SERVER_ERROR: shutdown not enabled");
                 } else if matches!(second_word(text), b"" | b"graceful") {
-                    return Next::Stop;
+                    self.shared.end();
+                    return Next::Quit;
                 } else {
                     line(out, "CLIENT_ERROR invalid shutdown mode");
                 }

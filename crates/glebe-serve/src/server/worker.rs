@@ -200,6 +200,7 @@ impl Worker {
                         self.shared.verbosity.warn(format_args!("{from}: {e}"));
                         "error"
                     }
+                    Ok(_) if conn.has_failed => "error",
                     Ok(_) => "normal",
                 };
                 self.shared.note_end(&conn, why);

@@ -137,6 +137,17 @@ fn reads_deletions_and_connections_are_told() {
     ] {
         assert_eq!(lines.what(), what);
     }
+    // What is no command ends a connection by an error.
+    for says in ["GET / HTTP/1.1\n".to_owned(), "x".repeat(40_000)] {
+        let mut client = server.connect();
+        let remote = format!(
+            "rip=127.0.0.1 rport={} transport=tcp",
+            client.local_addr().expect("an address").port()
+        );
+        dialogue(&mut client, &says, "");
+        assert_eq!(lines.what(), format!("type=conn_new {remote}"));
+        assert_eq!(lines.what(), format!("type=conn_close {remote} reason=error"));
+    }
     // A watcher sends no commands any more.
     lines.0.get_mut().write_all(b"get k\r\n").expect("taken");
     dialogue(&mut server.connect(), "get other\n", "END\n");
