@@ -331,13 +331,20 @@ impl Hands<'_> {
 
     fn delete(&mut self, key: &[u8], out: &mut Vec<u8>) {
         let done = self.shared.store.delete(key, None, &mut self.room);
-        let hit = self.done(&done);
-        if let Changed::Done(head, _) = done {
-            self.note_delete(key, "delete", hit == Some(true), head.len);
-        }
-        self.count_delete(hit);
+        let hit = self.deleted(key, "delete", &done);
         self.shared.prefixes.count_delete(key);
         line(out, if hit.is_some() { "DELETED" } else { "NOT_FOUND" });
+    }
+
+    /// Counts a deletion by `cmd`, and tells it to watchers. Returns whether an item was there, and
+    /// was large.
+    pub(super) fn deleted(&self, key: &[u8], cmd: &str, done: &Changed) -> Option<bool> {
+        let hit = self.done(done);
+        if let Changed::Done(head, _) = done {
+            self.note_delete(key, cmd, hit == Some(true), head.len);
+        }
+        self.count_delete(hit);
+        hit
     }
 
     fn arithmetic(&mut self, key: &[u8], delta: u64, down: bool, out: &mut Vec<u8>) {

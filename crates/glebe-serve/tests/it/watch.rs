@@ -124,8 +124,11 @@ fn reads_deletions_and_connections_are_told() {
     let mut lines = Watching::start(server.connect(), "connevents fetchers deletions");
     let mut client = server.connect();
     let from = client.local_addr().expect("an address");
-    let says = "set k 0 0 2\nhi\nget k none\nmg k v\ndelete k\nquit\n";
+    let says = "set k 0 0 2\nhi\nget k none\nmg k v\ndelete k\n";
     dialogue(&mut client, says, "STORED\nVALUE k 0 2\nhi\nEND\nVA 2\nhi\nDELETED\n");
+    // A value that becomes stale, or is not there, is no deletion.
+    let says = "set k 0 0 3\nold\nmd k I\nmd k\nmd k\nquit\n";
+    dialogue(&mut client, says, "STORED\nHD\nHD\nNF\n");
     let remote = format!("rip=127.0.0.1 rport={} transport=tcp", from.port());
     for what in [
         format!("type=conn_new {remote}"),
@@ -133,6 +136,7 @@ fn reads_deletions_and_connections_are_told() {
         "type=item_get key=none status=not_found clsid=0 size=0".to_owned(),
         "type=item_get key=k status=found clsid=1 size=2".to_owned(),
         "type=deleted key=k cmd=delete clsid=1 size=2".to_owned(),
+        "type=deleted key=k cmd=md clsid=1 size=3".to_owned(),
         format!("type=conn_close {remote} reason=normal"),
     ] {
         assert_eq!(lines.what(), what);

@@ -142,7 +142,7 @@ fn delete_key(
         _ => "NF",
     };
     if code != "HD" || !flags.has(b'I') {
-        hands.count_delete(hands.done(&done));
+        hands.deleted(key, "md", &done);
     }
     if flags.has(b'q') && code == "HD" {
         return;
