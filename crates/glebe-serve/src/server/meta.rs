@@ -129,14 +129,15 @@ fn get_head(
             _ => repeat(out, sent, word),
         }
     }
-    if won {
-        out.extend_from_slice(b" W");
+    // In memcached's order.
+    if item.is_won() && !won {
+        out.extend_from_slice(b" Z");
     }
     if item.is_stale() {
         out.extend_from_slice(b" X");
     }
-    if item.is_won() && !won {
-        out.extend_from_slice(b" Z");
+    if won {
+        out.extend_from_slice(b" W");
     }
     out.extend_from_slice(b"\r\n");
 }

@@ -195,7 +195,7 @@ fn meta_commands() {
     dialogue(
         &mut stream,
         "ms k 1 C9\nx\nms k 1 C1 q\nx\nmd k C1\nmd k I\nmg k v\nmg k v\nmd k q\nmn\n",
-        "EX\nEX\nHD\nVA 1 W X\nx\nVA 1 X Z\nx\nMN\n",
+        "EX\nEX\nHD\nVA 1 X W\nx\nVA 1 Z X\nx\nMN\n",
     );
     dialogue(
         &mut stream,
