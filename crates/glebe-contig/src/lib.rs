@@ -42,6 +42,7 @@ mod order;
 mod ordinary;
 mod pool;
 mod populate;
+mod registered;
 mod resident;
 mod resize;
 mod runs;
@@ -51,6 +52,7 @@ use std::sync::{Arc, OnceLock};
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::mapping::Mapping;
+use glebe_os::internal::sync::AtomicU64;
 use glebe_os::internal::sys::machine::hugetlb::sizes;
 use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
 use glebe_os::internal::sys::memory::memfd::MemFile;
@@ -196,6 +198,8 @@ pub struct Contig {
     why_not_pinned: Option<String>,
     /// Nodes of pages that cannot move to another node, once the kernel told them.
     nodes: OnceLock<Vec<(Extent, Node)>>,
+    /// 1 while a device has the addresses, otherwise 0.
+    registrations: AtomicU64,
 }
 
 impl Contig {
@@ -227,6 +231,7 @@ impl Contig {
             why_not_better: Vec::new(),
             why_not_pinned: None,
             nodes: OnceLock::new(),
+            registrations: AtomicU64::new(0),
         }
     }
 
@@ -410,6 +415,7 @@ pub mod internal {
     pub use crate::nodes::joined_nodes;
     pub use crate::options::{chosen_for_runs, options_for_more};
     pub use crate::pool::Keeping;
+    pub use crate::registered::{begin_registration, end_registration};
     pub use crate::resident::{moved_into, repin, return_unit, verify_runs};
     pub use crate::runs::push_run;
 }

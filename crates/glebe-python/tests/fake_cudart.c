@@ -141,12 +141,14 @@ int cudaHostUnregister(void *start)
 
 int cudaGetDevice(int *number)
 {
+    check(getpid() == home, "a question for the device in a child");
     *number = device;
     return 0;
 }
 
 int cudaSetDevice(int number)
 {
+    check(getpid() == home, "a set device in a child");
     if (number < 0 || number >= DEVICES)
         return fail(NO_DEVICE);
     sets++;

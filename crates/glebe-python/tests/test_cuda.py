@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -382,9 +383,6 @@ def test_an_unregister_of_what_is_gone_is_no_dangling_one(fake, reserve, code):
     registered = register(reserve, library=fake.path)
     registered.wait()
     fake.fake_fail_unregister(1, code)
-    if code == 713:
-        with pytest.raises(errors.Cuda, match="error 713"):
-            registered.close()
     registered.close()
     assert registered.ready == 0
     reserve.alloc(1).free()
@@ -547,6 +545,27 @@ def test_memory_keeps_resting_if_the_gpu_cannot_be_waited_for(pool):
     assert pool.resting == MIB
     pool.fake.fake_fail_synchronize(0)
     assert pool.settle() == MIB
+
+
+@pytest.mark.parametrize("devices", [[0], [1]], ids=["current", "other"])
+def test_the_error_of_a_settle_keeps_no_memory(fake, reserve, devices):
+    gc.collect()
+    gc.disable()
+    try:
+        with PinnedPool(reserve, library=fake.path, devices=devices) as pool:
+            free = reserve.stats()["free_pages"]
+            pool.array(4 * MIB)
+            fake.fake_fail_synchronize(900)
+            with pytest.raises(errors.Cuda, match="capturing") as raised:
+                pool.settle()
+            fake.fake_fail_synchronize(0)
+            assert pool.settle() == 4 * MIB
+            assert reserve.stats()["free_pages"] == free, "the traceback has the block"
+            error = weakref.ref(raised.value)
+            del raised
+            assert error() is None, "the error keeps itself"
+    finally:
+        gc.enable()
 
 
 def test_a_pool_is_not_closed_under_its_arrays(pool):
@@ -760,12 +779,16 @@ dropped = register(glebe.Reserve(1 << 20, source="plain"), library=library)
 def child():
     global pool, dying, dropped
     for call in (pool.wait, pool.cancel, pool.resume, pool.settle, lambda: pool.ready,
-                 lambda: pool.array(1), lambda: pool.block(1), lambda: pool.resting):
+                 lambda: pool.array(1), lambda: pool.block(1), lambda: pool.resting,
+                 lambda: register(pool.reserve, library=library),
+                 lambda: PinnedPool(pool.reserve, library=library)):
         try:
             call()
         except errors.Forked:
             continue
         os._exit(9)
+    if fake.fake_violations():
+        os._exit(8)
     dying = dropped = None
     pool.close()
     pool.reserve.close()

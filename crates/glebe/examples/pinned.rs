@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::time::Instant;
 
+use glebe::contig::{Contig, Source};
 use glebe::cuda::{CudaError, Registration, Runtime};
 use glebe::reserve::{Request, Reserve};
 use glebe::units::{Bytes, Pages};
@@ -18,13 +19,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(why @ CudaError::NoRuntime { .. }) => return Ok(writeln!(out, "{why}")?),
         runtime => runtime?,
     };
-    let reserve = Reserve::new(len)?;
+    let memory = Contig::options().source(Source::Thp);
+    let reserve = Reserve::options().memory(memory).build(len)?;
     let begin = Instant::now();
     let registration = match Registration::options().piece(piece).register(runtime, &reserve) {
         Err(why @ CudaError::Refused(_)) => return Ok(writeln!(out, "{why}")?),
         registration => registration?,
     };
-    let block = reserve.alloc(Request::new(Pages::new(256)).any())?;
+    // Any pages that are aligned to their length lie in one piece.
+    let block = reserve.alloc(Request::new(Pages::new(256)).align(Pages::new(256)).any())?;
     registration.wait(block.extent(), None)?;
     writeln!(out, "{} in use after {:?}", block.pages(), begin.elapsed())?;
     let mut ready = Bytes::ZERO;

@@ -119,7 +119,7 @@ class Runtime:
     def synchronize_elsewhere(self, devices):
         """Waits as `synchronize` does, and leaves the current device of the thread alone.
 
-        A thread that has set no device is not told from one that has set device 0. To set the
+        CUDA reports device 0 both for a thread that set none and for one that set 0. To set the
         device back would then start a context on it, which takes memory of a GPU that the program
         may not use. So another thread sets devices, unless the right one is current.
         """
@@ -138,4 +138,6 @@ class Runtime:
         thread.start()
         thread.join()
         if failed:
-            raise failed[0]
+            # The error keeps this frame, and the frame must not keep the error: such a cycle
+            # would keep the blocks of the callers.
+            raise failed.pop()

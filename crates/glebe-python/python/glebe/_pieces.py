@@ -23,13 +23,13 @@ from glebe._cudart import NOT_REGISTERED, UNLOADING
 _alive: set["Pieces"] = set()
 
 
-def cut(parts, piece, phase):
-    """Cuts `parts` (offset, length) at `phase` and each multiple of `piece` from there."""
+def cut(parts, piece, first_border):
+    """Cuts `parts` (offset, length) at `first_border` and each multiple of `piece` from there."""
     pieces = []
     for offset, length in parts:
         end = offset + length
         while offset < end:
-            edge = offset + piece - (offset - phase) % piece
+            edge = offset + piece - (offset - first_border) % piece
             pieces.append((offset, min(edge, end) - offset))
             offset = min(edge, end)
     return pieces
@@ -38,8 +38,8 @@ def cut(parts, piece, phase):
 class Pieces:
     """The pieces of some memory, and the thread that registers them."""
 
-    def __init__(self, memory, runtime, devices, pause, progress):
-        self._runtime, self._devices, self._memory = runtime, devices, memory
+    def __init__(self, memory, runtime, pause, progress):
+        self._runtime, self._memory = runtime, memory
         self._pause, self._progress = pause, progress
         self._process = os.getpid()
         self._changed = threading.Condition()
@@ -56,9 +56,10 @@ class Pieces:
         self._ends_unused = False
         self._settling = threading.Lock()
 
-    def start(self, base, parts, piece, phase):
+    def start(self, devices, base, parts, piece, first_border):
         """Starts to register memory at address `base`."""
-        self._base, self._pieces = base, cut(parts, piece, phase)
+        self._devices, self._base = devices, base
+        self._pieces = cut(parts, piece, first_border)
         self._starts = [offset for offset, _ in self._pieces]
         self._is_ready = [False] * len(self._pieces)
         self.total = sum(length for _, length in self._pieces)
@@ -170,11 +171,13 @@ class Pieces:
         error = self._last_call(
             self._runtime.call, "cudaHostUnregister", self._base + offset, piece=piece
         )
-        if error is None or error.code == NOT_REGISTERED:
-            with self._changed:
-                self._is_ready[number] = False
-                self.ready -= length
-        return error
+        # After a reset of the device the piece is not registered any more.
+        if error is not None and error.code != NOT_REGISTERED:
+            return error
+        with self._changed:
+            self._is_ready[number] = False
+            self.ready -= length
+        return None
 
     @staticmethod
     def _last_call(function, *arguments, **named):
@@ -345,6 +348,7 @@ class Pieces:
                 self._runtime.synchronize_elsewhere(self._devices)
             except BaseException:
                 self.resting.extendleft(reversed(taken))
+                taken.clear()  # the error keeps this frame
                 raise
             freed = sum(map(len, taken))
             taken.clear()

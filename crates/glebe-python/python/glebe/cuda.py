@@ -70,7 +70,7 @@ def _check_devices(cudart, devices):
     return devices
 
 
-def _phase(memory, base, piece):
+def _first_border(memory, base, piece):
     """Returns where aligned blocks begin, as an offset below `piece`."""
     try:
         with memory.alloc(1, align=piece // PAGE_BYTES, any=True) as aligned:
@@ -103,13 +103,15 @@ class Registration:
         if not 0 <= pause < 1e9:
             raise errors.BadArgument(f"pause={pause}: it is a number of seconds, 0 or more")
         cudart = runtime(library)
-        pieces = Pieces(memory, cudart, _check_devices(cudart, devices), pause, progress)
+        pieces = Pieces(memory, cudart, pause, progress)
+        # Refuses a forked child, whose calls of CUDA fail.
         base, parts = memory._register(pieces.end)
         try:
+            devices = _check_devices(cudart, devices)
             # Memory in one piece needs no alignment.
             is_cut = isinstance(memory, Reserve) and sum(length for _, length in parts) > piece
-            phase = _phase(memory, base, piece) if is_cut else 0
-            pieces.start(base, parts, piece, phase)
+            first_border = _first_border(memory, base, piece) if is_cut else 0
+            pieces.start(devices, base, parts, piece, first_border)
         except BaseException:
             if not pieces.has_thread():
                 memory._unregister()
@@ -210,9 +212,10 @@ class PinnedPool(Registration):
     ):
         # What is wrong is refused before memory is taken, because that takes long.
         _check_piece(piece)
-        devices = _check_devices(runtime(library), devices)
+        cudart = runtime(library)
         self._is_own = not isinstance(memory, Reserve)
         if self._is_own:
+            devices = _check_devices(cudart, devices)
             memory = Reserve(memory, source=source)
         super().__init__(memory, piece, pause, progress, devices, library)
         self._numbers = count()

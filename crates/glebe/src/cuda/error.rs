@@ -40,7 +40,7 @@ pub enum CudaError {
         why: String,
     },
     /// The library lacks a function of the CUDA runtime.
-    #[error("{asked} is no CUDA runtime of use here: {why}")]
+    #[error("{asked} lacks a function that glebe needs: {why}")]
     NotARuntime {
         /// Names or path of the library.
         asked: String,
@@ -49,7 +49,7 @@ pub enum CudaError {
     },
     /// The piece is not a power of two, or too short or long.
     #[error(
-        "a piece of {} bytes: it is a power of two from {} to {} bytes",
+        "pieces of {} bytes: the length must be a power of two from {} to {} bytes",
         .given.get(), .least.get(), .most.get()
     )]
     BadPiece {
@@ -61,10 +61,10 @@ pub enum CudaError {
         most: Bytes,
     },
     /// No device was named.
-    #[error("an empty list of devices: name at least one GPU, or none for the current one")]
+    #[error("name at least one GPU; without `devices()`, the current one is used")]
     NoDevices,
     /// Some of the pages have no memory.
-    #[error("the pages {given} are not all in the memory, which has {} bytes", .total.get())]
+    #[error("some of the pages {given} have no memory; {} bytes have", .total.get())]
     BadRange {
         /// Pages given.
         given: Extent,
@@ -84,13 +84,19 @@ pub enum CudaError {
         /// Bytes to register.
         total: Bytes,
     },
+    /// The memory is registered already.
+    #[error("the memory is registered already: close that registration first")]
+    Registered,
+    /// The registration's thread panicked. The memory stays mapped until the process ends.
+    #[error(
+        "the thread of the registration panicked: its memory stays mapped until the process ends"
+    )]
+    Panicked,
     /// The registration was closed.
     #[error("the registration was closed before")]
     Closed,
     /// The caller is a forked child.
-    #[error(
-        "this process was forked from the registration's owner; the registration stayed there"
-    )]
+    #[error("this process was forked: the memory belongs to its parent")]
     Forked,
     /// The reserve refused a call.
     #[error(transparent)]

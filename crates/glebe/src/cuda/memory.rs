@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use super::error::CudaError;
+use crate::contig::internal::{begin_registration, end_registration};
 use crate::contig::Contig;
-use crate::reserve::{KeptLen, Request, Reserve, ReserveError};
+use crate::reserve::{KeptLen, Reserve, ReserveError};
 use glebe_os::extent::Extent;
 use glebe_os::internal::sys::page_size;
-use glebe_os::units::Pages;
 
 /// Memory that can be registered. Other memory of glebe may lose its pages.
+///
+/// Name the source, for example [`Source::Thp`](crate::contig::Source::Thp). The default first
+/// tries the blocks of a [`bank`](crate::contig::bank), which are movable memory, and a
+/// registration moves pages out of that.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Registrable {
@@ -31,7 +35,17 @@ impl From<&Arc<Contig>> for Registrable {
     }
 }
 
-/// Memory that stays mapped, with its length, until it is dropped.
+impl Registrable {
+    /// Returns the memory. A reserve was built on it.
+    fn contig(&self) -> &Contig {
+        match self {
+            Self::Reserve(reserve) => reserve.contig(),
+            Self::Contig(contig) => contig,
+        }
+    }
+}
+
+/// Memory that stays mapped, with its length, until it is dropped. Nobody else registers it.
 #[derive(Debug)]
 pub(super) struct Kept {
     memory: Registrable,
@@ -41,26 +55,22 @@ pub(super) struct Kept {
 impl Kept {
     /// Waits for a resize under way.
     pub(super) fn new(memory: Registrable) -> Result<Self, CudaError> {
-        let _len = match &memory {
+        let len = match &memory {
             Registrable::Reserve(reserve) => Some(reserve.keep_len()?),
             Registrable::Contig(contig) if contig.mapping().is_lost_by_fork() => {
                 return Err(CudaError::Forked);
             }
             Registrable::Contig(_) => None,
         };
-        Ok(Self { memory, _len })
-    }
-
-    fn contig(&self) -> &Contig {
-        match &self.memory {
-            Registrable::Reserve(reserve) => reserve.contig(),
-            Registrable::Contig(contig) => contig,
+        if !begin_registration(memory.contig()) {
+            return Err(CudaError::Registered);
         }
+        Ok(Self { memory, _len: len })
     }
 
     /// Returns the address of position 0.
     pub(super) fn base(&self) -> usize {
-        self.contig().mapping().addr()
+        self.memory.contig().mapping().addr()
     }
 
     pub(super) fn present(&self) -> Result<Vec<Extent>, ReserveError> {
@@ -73,11 +83,18 @@ impl Kept {
         }
     }
 
-    /// Returns the first position, below `align`, of blocks that are aligned to `align` pages.
-    /// Alignment is about frames, so the function takes such a block.
-    pub(super) fn phase(&self, align: u64) -> u64 {
-        let Registrable::Reserve(reserve) = &self.memory else { return 0 };
-        let request = Request::new(Pages::new(1)).align(Pages::new(align)).any();
-        reserve.alloc(request).map_or(0, |block| block.extent().start() % align)
+    /// Returns the position, below `piece` pages, of the first border of pieces: there, aligned
+    /// blocks begin.
+    pub(super) fn first_border(&self, piece: u64) -> u64 {
+        match &self.memory {
+            Registrable::Reserve(reserve) => reserve.first_aligned(piece),
+            Registrable::Contig(_) => 0,
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        end_registration(self.memory.contig());
     }
 }

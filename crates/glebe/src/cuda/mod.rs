@@ -2,12 +2,16 @@
 //! in the background, so that a GPU copies from it and to it at full speed. Feature `cuda`.
 //!
 //! ```no_run
+//! use glebe::contig::{Contig, Source};
 //! use glebe::cuda::{Registration, Runtime};
-//! use glebe::{units::{Bytes, Pages}, Reserve};
+//! use glebe::reserve::{Request, Reserve};
+//! use glebe::units::{Bytes, Pages};
 //!
-//! let reserve = Reserve::new(Bytes::gib(64))?;
-//! let registration = Registration::new(Runtime::load()?, &reserve)?; // returns at once
-//! let block = reserve.alloc(Pages::new(256))?;
+//! let memory = Contig::options().source(Source::Thp);
+//! let reserve = Reserve::options().memory(memory).build(Bytes::gib(64))?;
+//! let registration = Registration::new(Runtime::load()?, &reserve)?; // does not wait for CUDA
+//! // Any pages that are aligned to their length lie in one piece.
+//! let block = reserve.alloc(Request::new(Pages::new(256)).align(Pages::new(256)).any())?;
 //! registration.wait(block.extent(), None)?; // waits for the block's pieces only
 //! println!("{} of {} registered", registration.ready(), registration.total());
 //! registration.close()?; // waits for the GPU, then unregisters
@@ -17,8 +21,8 @@
 //! A registration shares its memory, so the memory stays mapped while CUDA has its addresses. A
 //! registered reserve neither grows nor shrinks.
 //!
-//! One thread per registration makes all calls that change CUDA's state. So no other thread gets a
-//! current device or a last error from here. In a forked child, calls fail or do nothing.
+//! One thread per registration makes all calls that change CUDA's state. Other threads keep their
+//! current device and last error. In a forked child, calls fail or do nothing.
 //!
 //! Positions count base pages from the start of the memory. Lock: a registration's state, for a few
 //! instructions. Source: the CUDA runtime's reference, "Memory Management".

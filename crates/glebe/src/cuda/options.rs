@@ -34,8 +34,8 @@ impl Default for RegistrationOptions {
 impl RegistrationOptions {
     /// Sets the length of a piece, a power of two from a page to 256 GiB. Default: 256 MiB.
     ///
-    /// CUDA may refuse a copy from two pieces. A block that is aligned to its length, and no longer
-    /// than a piece, lies in one.
+    /// CUDA may refuse a copy from two pieces. A block of [any](crate::reserve::Request::any) pages
+    /// that is aligned to its length, and no longer than a piece, lies in one.
     pub fn piece(self, piece: Bytes) -> Self {
         Self { piece, ..self }
     }
@@ -45,21 +45,21 @@ impl RegistrationOptions {
         Self { pause, ..self }
     }
 
-    /// Names the GPUs that copy from the memory or to it. The first registers, and the end waits
-    /// for all. Default: the current device of the thread that calls [`Self::register`].
+    /// Names the GPUs that copy from the memory or to it. The first is current while pieces are
+    /// registered. [`Registration::close`] and drop wait for all. Default: the current device of
+    /// the thread that calls [`Self::register`].
     pub fn devices(self, devices: impl IntoIterator<Item = i32>) -> Self {
         Self { devices: Some(devices.into_iter().collect()), ..self }
     }
 
-    /// Starts to register the memory, and returns at once. A resize under way ends before.
-    ///
-    /// CUDA refuses a second registration of the same memory.
+    /// Starts to register the memory. Waits for a resize under way, but not for CUDA.
     ///
     /// # Errors
-    /// [`CudaError::BadPiece`], [`CudaError::NoDevices`]; [`CudaError::Refused`] if the calling
-    /// thread cannot use CUDA; [`CudaError::Forked`] or [`CudaError::Reserve`] in a forked child;
-    /// [`CudaError::Os`] if no thread can start. [`Registration::wait`] returns the errors of
-    /// pieces, and of devices that CUDA does not know.
+    /// [`CudaError::BadPiece`], [`CudaError::NoDevices`], [`CudaError::Registered`];
+    /// [`CudaError::Reserve`] for a reserve of bricks, which may unmap its pages;
+    /// [`CudaError::Forked`] or [`CudaError::Reserve`] in a forked child; [`CudaError::Refused`] if
+    /// the calling thread cannot use CUDA; [`CudaError::Os`] if no thread can start.
+    /// [`Registration::wait`] returns the errors of pieces, and of devices that CUDA does not know.
     pub fn register(
         self,
         runtime: Runtime,
@@ -69,12 +69,15 @@ impl RegistrationOptions {
         if !given.get().is_power_of_two() || given < least || given > most {
             return Err(CudaError::BadPiece { given, least, most });
         }
+        if self.devices.as_ref().is_some_and(Vec::is_empty) {
+            return Err(CudaError::NoDevices);
+        }
+        // Refuses a forked child, whose calls of CUDA fail.
+        let kept = Kept::new(memory.into())?;
         let devices = match self.devices {
-            Some(devices) if devices.is_empty() => return Err(CudaError::NoDevices),
             Some(devices) => devices,
             None => vec![runtime.device()?],
         };
-        let kept = Kept::new(memory.into())?;
         let cut = cut(&kept, given.pages_down(page_size()).get())?;
         Registration::start(Registering::new(runtime, devices, self.pause, kept.base(), cut), kept)
     }
@@ -84,6 +87,6 @@ fn cut(kept: &Kept, piece: u64) -> Result<Cut, CudaError> {
     let present = kept.present()?;
     // Memory in one piece needs no alignment.
     let is_cut = present.iter().map(|part| part.len()).sum::<u64>() > piece;
-    let phase = if is_cut { kept.phase(piece) } else { 0 };
-    Ok(Cut::new(&present, piece, phase))
+    let first_border = if is_cut { kept.first_border(piece) } else { 0 };
+    Ok(Cut::new(&present, piece, first_border))
 }

@@ -18,10 +18,12 @@ use glebe_os::units::Bytes;
 /// [`Registration`] registers memory piece by piece until dropped or closed, and shares the memory
 /// meanwhile.
 ///
-/// Drop waits for the piece under way and for the GPUs, then unregisters all. If CUDA then keeps a
-/// piece, the memory stays mapped until the process ends, so that only [`Registration::close`] can
-/// report it. At the end of the process, the driver unregisters all.
+/// Drop waits for the piece under way and for the GPUs, then unregisters all. Drop cannot report
+/// errors: call [`Registration::close`] to get them. If CUDA keeps a piece, the memory stays mapped
+/// until the process ends. If the wait for a GPU fails, CUDA keeps all of them. The end of the
+/// process drops no registration in a static; the driver then unregisters all.
 #[derive(Debug)]
+#[must_use = "a registration that is dropped unregisters the memory"]
 pub struct Registration {
     shared: Arc<Registering>,
     /// `None` only during drop.
@@ -54,7 +56,8 @@ impl Registration {
     /// order of the calls. Returns false after `timeout`; a timeout of zero only asks.
     ///
     /// # Errors
-    /// [`CudaError::BadRange`]; [`CudaError::Closed`], [`CudaError::Forked`]. Unless the pages are
+    /// [`CudaError::BadRange`]; [`CudaError::Closed`], [`CudaError::Panicked`],
+    /// [`CudaError::Forked`]. Unless the pages are
     /// registered, [`CudaError::Refused`] with the error that stopped the registration, or
     /// [`CudaError::Cancelled`].
     pub fn wait(&self, pages: Extent, timeout: Option<Duration>) -> Result<bool, CudaError> {
@@ -63,15 +66,18 @@ impl Registration {
         let outside = || CudaError::BadRange { given: pages, total: shared.cut.total() };
         let numbers = shared.cut.numbers(pages).ok_or_else(outside)?;
         if timeout != Some(Duration::ZERO) {
-            shared.change(|state| {
-                for number in numbers.clone() {
-                    if !state.is_ready[number] && !state.wanted.contains(&number) {
-                        state.wanted.push_back(number);
-                    }
-                }
-            });
+            shared.change(|state| state.want(numbers.clone()));
         }
-        shared.wait(timeout, |state| state.are_ready(numbers.clone()))
+        let mut from = numbers.start;
+        shared.wait(timeout, |state| {
+            from += state.ready_from(from..numbers.end);
+            if from < numbers.end {
+                return false;
+            }
+            // A close may have unregistered some since.
+            from = numbers.start;
+            state.ready_from(numbers.clone()) == numbers.len()
+        })
     }
 
     /// Waits until all memory is registered. Returns false after `timeout`.
@@ -80,7 +86,8 @@ impl Registration {
     /// As [`Registration::wait`].
     pub fn wait_all(&self, timeout: Option<Duration>) -> Result<bool, CudaError> {
         self.shared.own()?;
-        self.shared.wait(timeout, |state| state.are_ready(0..state.is_ready.len()))
+        let total = self.total();
+        self.shared.wait(timeout, |state| state.ready == total)
     }
 
     /// Waits until more than `ready` bytes or all are registered, or until `timeout`. Returns the
@@ -128,17 +135,17 @@ impl Registration {
     /// registered.
     ///
     /// # Errors
-    /// [`CudaError::Closed`], [`CudaError::Forked`].
+    /// [`CudaError::Closed`], [`CudaError::Panicked`], [`CudaError::Forked`].
     pub fn resume(&self) -> Result<(), CudaError> {
         self.shared.own()?;
-        let mut is_open = true;
+        let mut open = Ok(());
         self.shared.change(|state| {
-            is_open = state.is_open();
-            if is_open {
+            open = state.check_open();
+            if open.is_ok() {
                 (state.phase, state.next) = (Phase::Registering, 0);
             }
         });
-        is_open.then_some(()).ok_or(CudaError::Closed)
+        open
     }
 
     /// Waits for the piece under way and for the GPUs, unregisters all, and lets the memory go. A
@@ -146,12 +153,12 @@ impl Registration {
     ///
     /// # Errors
     /// [`CudaError::Refused`] if CUDA fails. Pieces that CUDA keeps stay usable, and another call
-    /// tries again.
+    /// tries again. If the wait for a GPU fails, CUDA keeps all. [`CudaError::Panicked`].
     pub fn close(&self) -> Result<(), CudaError> {
         if self.shared.is_child() {
             return Ok(());
         }
-        Ok(self.shared.end()?)
+        self.shared.end()
     }
 }
 

@@ -49,24 +49,29 @@ fn open(name: &OsStr, flags: c_int) -> Result<Library, String> {
 
 impl Runtime {
     /// Loads the CUDA runtime: the `libcudart` that is loaded already, or else the first of
-    /// `libcudart.so`, `libcudart.so.13` and `libcudart.so.12` that the dynamic loader finds.
+    /// `libcudart.so`, `libcudart.so.13` and `libcudart.so.12` that the dynamic loader finds and
+    /// that has all functions.
     ///
     /// # Errors
     /// [`CudaError::NoRuntime`], [`CudaError::NotARuntime`].
     pub fn load() -> Result<Self, CudaError> {
         let asked = NAMES.join(" or ");
         let mut why = String::new();
+        let mut other = None;
         for flags in [RTLD_NOLOAD | RTLD_LAZY, RTLD_NOW | RTLD_LOCAL] {
             for name in NAMES {
                 match open(name.as_ref(), flags) {
                     // SAFETY: a library of this name is the CUDA runtime, as for any program that
                     // links it.
-                    Ok(library) => return unsafe { Self::of(library, &asked) },
+                    Ok(library) => match unsafe { Self::of(library, name) } {
+                        Ok(runtime) => return Ok(runtime),
+                        Err(error) => other = other.or(Some(error)),
+                    },
                     Err(error) => why = error,
                 }
             }
         }
-        Err(CudaError::NoRuntime { asked, why })
+        Err(other.unwrap_or(CudaError::NoRuntime { asked, why }))
     }
 
     /// Loads the CUDA runtime from the file `path`.
@@ -195,5 +200,40 @@ impl Runtime {
         // SAFETY: the runtime accepts any address, and forgets only what was registered there.
         let code = unsafe { (self.host_unregister)(start) };
         self.check("cudaHostUnregister", code, Some(piece))
+    }
+}
+
+#[cfg(test)]
+impl Runtime {
+    /// Returns a runtime whose calls succeed and do nothing.
+    pub(super) fn that_does_nothing() -> Self {
+        unsafe extern "C" fn register(_: *mut c_void, _: usize, _: c_uint) -> c_int {
+            0
+        }
+        unsafe extern "C" fn unregister(_: *mut c_void) -> c_int {
+            0
+        }
+        unsafe extern "C" fn get(_: *mut c_int) -> c_int {
+            0
+        }
+        unsafe extern "C" fn set(_: c_int) -> c_int {
+            0
+        }
+        unsafe extern "C" fn none() -> c_int {
+            0
+        }
+        unsafe extern "C" fn text(_: c_int) -> *const c_char {
+            std::ptr::null()
+        }
+        Self {
+            host_register: register,
+            host_unregister: unregister,
+            get_device: get,
+            set_device: set,
+            synchronize: none,
+            last_error: none,
+            error_string: text,
+            exchange_capture_mode: None,
+        }
     }
 }

@@ -23,6 +23,8 @@ pub(super) enum Phase {
     Ended,
     /// Nobody waits for the thread, but CUDA keeps a piece. So the memory stays for ever.
     Left,
+    /// The thread has panicked. CUDA may have pieces, so the memory stays for ever.
+    Panicked,
 }
 
 #[derive(Debug)]
@@ -31,18 +33,39 @@ pub(super) struct State {
     pub(super) is_ready: Vec<bool>,
     pub(super) ready: Bytes,
     /// Numbers of pieces that come first.
-    pub(super) wanted: VecDeque<usize>,
-    /// The pieces before are ready, or were tried.
+    wanted: VecDeque<Range<usize>>,
+    /// Pieces below this number are ready or were tried.
     pub(super) next: usize,
     pub(super) end_failure: Option<CudaFailure>,
 }
 
 impl State {
+    fn new(pieces: usize) -> Self {
+        Self {
+            phase: Phase::Registering,
+            is_ready: vec![false; pieces],
+            ready: Bytes::ZERO,
+            wanted: VecDeque::new(),
+            next: 0,
+            end_failure: None,
+        }
+    }
+
+    /// Lets the pieces come next, after those that others want.
+    pub(super) fn want(&mut self, numbers: Range<usize>) {
+        let is_ready = self.ready_from(numbers.clone()) == numbers.len();
+        if !is_ready && !self.wanted.contains(&numbers) {
+            self.wanted.push_back(numbers);
+        }
+    }
+
     /// Returns the next piece to register.
     pub(super) fn choose(&mut self) -> Option<usize> {
-        while let Some(number) = self.wanted.pop_front() {
-            if !self.is_ready[number] {
-                return Some(number);
+        while let Some(numbers) = self.wanted.front_mut() {
+            match numbers.next() {
+                Some(number) if !self.is_ready[number] => return Some(number),
+                Some(_) => {}
+                None => _ = self.wanted.pop_front(),
             }
         }
         while self.next < self.is_ready.len() {
@@ -54,12 +77,22 @@ impl State {
         None
     }
 
-    pub(super) fn are_ready(&self, numbers: Range<usize>) -> bool {
-        self.is_ready[numbers].iter().all(|is_ready| *is_ready)
+    /// Returns how many of the pieces are ready, up to the first that is not.
+    pub(super) fn ready_from(&self, numbers: Range<usize>) -> usize {
+        self.is_ready[numbers].iter().take_while(|is_ready| **is_ready).count()
     }
 
     pub(super) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Registering | Phase::Stopped(_))
+    }
+
+    /// Returns an error unless pieces may be registered.
+    pub(super) fn check_open(&self) -> Result<(), CudaError> {
+        match self.phase {
+            Phase::Registering | Phase::Stopped(_) => Ok(()),
+            Phase::Panicked => Err(CudaError::Panicked),
+            Phase::Ending | Phase::Ended | Phase::Left => Err(CudaError::Closed),
+        }
     }
 }
 
@@ -84,15 +117,8 @@ impl Registering {
         base: usize,
         cut: Cut,
     ) -> Self {
-        let state = State {
-            phase: Phase::Registering,
-            is_ready: vec![false; cut.len()],
-            ready: Bytes::ZERO,
-            wanted: VecDeque::new(),
-            next: 0,
-            end_failure: None,
-        };
-        let (guard, state, changed) = (ForkGuard::new(), Mutex::new(state), Condvar::new());
+        let state = Mutex::new(State::new(cut.len()));
+        let (guard, changed) = (ForkGuard::new(), Condvar::new());
         Self { runtime, devices, pause, base, cut, guard, state, changed }
     }
 
@@ -138,15 +164,13 @@ impl Registering {
     pub(super) fn wait(
         &self,
         timeout: Option<Duration>,
-        is_done: impl Fn(&State) -> bool,
+        mut is_done: impl FnMut(&State) -> bool,
     ) -> Result<bool, CudaError> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let mut state = self.lock();
         loop {
-            if !state.is_open() {
-                return Err(CudaError::Closed);
-            }
+            state.check_open()?;
             if is_done(&state) {
                 return Ok(true);
             }
@@ -163,17 +187,52 @@ impl Registering {
     }
 
     /// Lets the thread end the registration, and waits until it has.
-    pub(super) fn end(&self) -> Result<(), CudaFailure> {
+    pub(super) fn end(&self) -> Result<(), CudaError> {
         let mut state = self.lock();
         if state.is_open() {
             (state.phase, state.end_failure) = (Phase::Ending, None);
             self.changed.notify_all();
-        } else if !matches!(state.phase, Phase::Ending) {
-            return Ok(());
         }
+        let was_ending = matches!(state.phase, Phase::Ending);
         while matches!(state.phase, Phase::Ending) {
             state = self.sleep(state, None);
         }
-        state.end_failure.clone().map_or(Ok(()), Err)
+        match (&state.phase, &state.end_failure) {
+            (Phase::Panicked, _) => Err(CudaError::Panicked),
+            (_, Some(failure)) if was_ending => Err(failure.clone().into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wanted_pieces_come_first_and_once() {
+        let mut state = State::new(8);
+        for _ in 0..3 {
+            state.want(5..7);
+        }
+        state.want(2..6);
+        assert_eq!(state.wanted, [5..7, 2..6]);
+        let order: Vec<usize> = std::iter::from_fn(|| {
+            let number = state.choose()?;
+            state.is_ready[number] = true;
+            Some(number)
+        })
+        .collect();
+        assert_eq!(order, [5, 6, 2, 3, 4, 0, 1, 7]);
+        state.want(2..6);
+        assert!(state.wanted.is_empty(), "ready pieces are not queued");
+    }
+
+    #[test]
+    fn ready_pieces_count_up_to_a_gap() {
+        let mut state = State::new(4);
+        state.is_ready = vec![true, true, false, true];
+        let counts = [0..4, 0..2, 2..4, 3..4, 4..4].map(|numbers| state.ready_from(numbers));
+        assert_eq!(counts, [2, 2, 0, 1, 0]);
     }
 }

@@ -14,6 +14,17 @@ use super::runtime::{NOT_REGISTERED, UNLOADING};
 use super::state::{Phase, Registering};
 use glebe_os::units::Bytes;
 
+/// Tells a panic of the thread to those who wait for it.
+struct WakesAtPanic<'a>(&'a Registering);
+
+impl Drop for WakesAtPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.change(|state| state.phase = Phase::Panicked);
+        }
+    }
+}
+
 enum Work {
     Register(usize),
     End,
@@ -22,6 +33,7 @@ enum Work {
 
 pub(super) fn run(shared: &Registering, memory: Kept) {
     let memory = ManuallyDrop::new(memory);
+    let _wakes = WakesAtPanic(shared);
     let mut has_begun = false;
     let end_failure = loop {
         match next(shared) {
@@ -41,7 +53,7 @@ pub(super) fn run(shared: &Registering, memory: Kept) {
             }
         }
     };
-    // Before the end is told, so that the memory is free when `close` returns.
+    // Frees the memory before `Ended`, so that it is free when `close` returns.
     drop(ManuallyDrop::into_inner(memory));
     shared.change(|state| (state.phase, state.end_failure) = (Phase::Ended, end_failure));
 }
@@ -53,7 +65,7 @@ fn next(shared: &Registering) -> Work {
             Phase::Registering => state.choose(),
             Phase::Stopped(_) => None,
             Phase::Ending => return Work::End,
-            Phase::Ended | Phase::Left => return Work::Leave,
+            Phase::Ended | Phase::Left | Phase::Panicked => return Work::Leave,
         };
         match number {
             Some(number) => return Work::Register(number),
@@ -78,7 +90,7 @@ fn register(shared: &Registering, number: usize, has_begun: &mut bool) {
             state.is_ready[number] = true;
             state.ready = state.ready + piece.1;
         }
-        // A registration that is ending ends, and `resume` tries the piece again.
+        // During `Ending` the error is dropped; `resume` tries the piece again.
         Err(failure) if state.is_open() => state.phase = Phase::Stopped(Some(failure)),
         Err(_) => {}
     });
@@ -105,8 +117,10 @@ fn unregister_all(shared: &Registering) -> Option<CudaFailure> {
             continue;
         }
         let piece = shared.cut.bytes(number);
-        let failure = failure_of(shared.runtime.unregister(shared.base, piece));
-        if failure.as_ref().is_none_or(|failure| failure.code == NOT_REGISTERED) {
+        // After a reset of the device the piece is not registered any more.
+        let failure = failure_of(shared.runtime.unregister(shared.base, piece))
+            .filter(|failure| failure.code != NOT_REGISTERED);
+        if failure.is_none() {
             shared.change(|state| {
                 state.is_ready[number] = false;
                 state.ready = state.ready - piece.1;
@@ -120,4 +134,38 @@ fn unregister_all(shared: &Registering) -> Option<CudaFailure> {
 /// Returns the error, unless the driver itself has ended.
 fn failure_of(done: Result<(), CudaFailure>) -> Option<CudaFailure> {
     done.err().filter(|failure| failure.code != UNLOADING)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::contig::{Contig, Source};
+    use crate::cuda::cut::Cut;
+    use crate::cuda::error::CudaError;
+    use crate::cuda::runtime::Runtime;
+
+    #[test]
+    fn a_panic_of_the_thread_ends_the_waits_and_keeps_the_memory() {
+        let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
+        let contig = Arc::new(contig);
+        let memory = Kept::new((&contig).into()).unwrap();
+        let cut = Cut::new(&memory.present().unwrap(), 16, 0);
+        let runtime = Runtime::that_does_nothing();
+        let base = memory.base();
+        let shared = Arc::new(Registering::new(runtime, vec![0], Duration::ZERO, base, cut));
+        // The cut lacks this piece, so the thread panics.
+        shared.change(|state| state.is_ready.push(false));
+        let waiter = Arc::clone(&shared);
+        let waiter = std::thread::spawn(move || waiter.wait(None, |_| false));
+        let of_thread = Arc::clone(&shared);
+        assert!(std::thread::spawn(move || run(&of_thread, memory)).join().is_err());
+        let late = shared.wait(Some(Duration::from_secs(5)), |_| false);
+        assert!(matches!(late, Err(CudaError::Panicked)), "{late:?}");
+        assert!(matches!(shared.end(), Err(CudaError::Panicked)));
+        assert!(matches!(waiter.join().unwrap(), Err(CudaError::Panicked)));
+        assert_eq!(Arc::strong_count(&contig), 2);
+    }
 }

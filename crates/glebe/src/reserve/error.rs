@@ -70,6 +70,9 @@ pub enum ReserveError {
     /// The memory is not made of bricks.
     #[error("the reserve has no bricks: build it with contig::Options::bricks()")]
     NoBricks,
+    /// The memory is made of bricks, so the reserve may unmap pages.
+    #[error("a reserve of bricks cannot be registered with a device: it may unmap its pages")]
+    Bricks,
     /// The room is too small.
     #[error(
         "{asked} more asked for; {left} are left in whole pages of {unit}, of a room of {room}"

@@ -1,6 +1,7 @@
 //! [`KeptLen`] keeps a reserve from growing and shrinking while a device has its addresses.
 
 use super::{Reserve, ReserveError};
+use glebe_os::internal::sync::lock;
 
 /// Refuses resizes until dropped, and keeps the reserve alive.
 #[derive(Debug)]
@@ -8,12 +9,24 @@ pub(crate) struct KeptLen(Reserve);
 
 impl Reserve {
     /// Keeps the length. Waits for a resize under way.
+    ///
+    /// # Errors
+    /// [`ReserveError::Forked`]; [`ReserveError::Bricks`], because a closed block unmaps its pages.
     pub(crate) fn keep_len(&self) -> Result<KeptLen, ReserveError> {
         // A reserve without room keeps its length anyway.
         if let Some(memory) = &self.inner.get()?.memory {
+            if memory.brick().is_some() {
+                return Err(ReserveError::Bricks);
+            }
             *memory.keepers() += 1;
         }
         Ok(KeptLen(self.clone()))
+    }
+
+    /// Returns the first position, below `align`, of blocks of any pages that are aligned to
+    /// `align` pages; 0 in a forked child.
+    pub(crate) fn first_aligned(&self, align: u64) -> u64 {
+        self.inner.get().map_or(0, |core| lock(&core.positions).first_aligned(align))
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) struct MemoryPart {
 pub(super) struct Memory {
     window: Window,
     wishes: Options,
-    /// Locked during a resize. Counts the devices that have the addresses, and allow no resize.
+    /// Locked during a resize. Number of registrations; a resize needs 0.
     turn: Mutex<u64>,
     parts: Mutex<Vec<MemoryPart>>,
 }
@@ -145,7 +145,7 @@ impl Memory {
         try_lock(&self.turn).is_some_and(|keepers| *keepers > 0)
     }
 
-    /// Returns the number of devices that have the addresses.
+    /// Returns the number of registrations.
     #[cfg(feature = "cuda")]
     pub(super) fn keepers(&self) -> MutexGuard<'_, u64> {
         lock(&self.turn)

@@ -135,6 +135,16 @@ impl Positions {
         self.flat.as_ref().map_or_else(|| self.tree.largest(), FreeTree::largest)
     }
 
+    /// Returns the first page, below `align`, where [`Search::any`] places blocks that are aligned
+    /// to `align` pages.
+    #[cfg(any(feature = "cuda", test))]
+    pub(crate) fn first_aligned(&self, align: u64) -> u64 {
+        match self.runs.first().filter(|_| self.flat.is_none()) {
+            Some(run) => (run.pages.start() % align + align - run.first % align) % align,
+            None => 0,
+        }
+    }
+
     pub(crate) fn is_contiguous(&self, pages: Extent) -> bool {
         pages.len() == 1 || !self.single && self.run_of(pages.start()).pages.contains(pages)
     }

@@ -1,4 +1,4 @@
-//! [`Fake`] is a CUDA runtime of the test's own, which needs no GPU and checks each call.
+//! [`Fake`] is a fake CUDA runtime, which needs no GPU and checks each call.
 #![allow(unsafe_code)] // Safety: the functions have the types of their C source.
 
 use std::ffi::{c_int, c_void};

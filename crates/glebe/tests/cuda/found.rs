@@ -4,6 +4,7 @@
 use super::*;
 use glebe::cuda::Runtime;
 use glebe_testing::process::{child_of, is_child, passes};
+use glebe_testing::tools::run;
 use std::path::Path;
 use std::process::Command;
 
@@ -33,6 +34,22 @@ fn the_runtime_that_is_loaded_already_is_used() {
     std::fs::copy(fake.path(), fake.path().with_file_name("libcudart.so")).unwrap();
     let mut child = child_of("cuda::found::the_runtime_that_is_loaded_already_is_used");
     assert!(passes(child.env("LD_LIBRARY_PATH", fake.path().parent().unwrap())));
+}
+
+#[test]
+fn a_library_that_is_no_runtime_is_passed_over() {
+    if is_child() {
+        assert!(Runtime::load().is_ok());
+        return;
+    }
+    let Some(fake) = Fake::new() else { return };
+    let folder = fake.path().parent().unwrap().to_owned();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-x", "c", "/dev/null", "-o"]);
+    run(cc.arg(folder.join("libcudart.so")));
+    std::fs::copy(fake.path(), folder.join("libcudart.so.12")).unwrap();
+    let mut child = child_of("cuda::found::a_library_that_is_no_runtime_is_passed_over");
+    assert!(passes(child.env("LD_LIBRARY_PATH", folder)));
 }
 
 #[test]

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use fake::Fake;
 use glebe::contig::{Contig, Source};
-use glebe::cuda::{CudaError, CudaFailure, Registration, RegistrationOptions};
+use glebe::cuda::{CudaError, CudaFailure, Registrable, Registration, RegistrationOptions};
 use glebe::extent::Extent;
 use glebe::page_size;
 use glebe::reserve::{Request, Reserve, ReserveError};
-use glebe::units::{Bytes, Pages};
+use glebe::units::{Bytes, PageSize, Pages};
 use glebe_testing::stressed::{Random, Stop};
 use glebe_testing::time::storm;
+use glebe_testing::turn::{Turn, POOL};
 
 const MIB: Bytes = Bytes::mib(1);
-/// The least times in which nothing may happen.
+/// Tests check for at least this long that nothing happens.
 const MOMENT: Duration = Duration::from_millis(50);
 const NOW: Option<Duration> = Some(Duration::ZERO);
 /// A test that waits longer fails.
@@ -316,17 +317,39 @@ fn what_is_wrong_is_refused_and_registers_nothing() {
 }
 
 #[test]
-fn of_two_registrations_cuda_refuses_the_later() {
+fn a_second_registration_of_the_memory_is_refused() {
     let Some(fake) = Fake::new() else { return };
     let contig = Arc::new(plain().build(Bytes::mib(4)).unwrap());
-    let registration = pieces(MIB).register(fake.runtime(), &contig).unwrap();
-    assert!(registration.wait_all(SOON).unwrap());
-    // The check of the fake's own counts a violation, which a real runtime would not.
-    fake.fail("fake_fail_register", 1, 712);
-    let later = pieces(MIB).register(fake.runtime(), &contig).unwrap();
-    assert_eq!(refused(later.wait_all(None)).code, 712);
-    drop(later);
-    assert_eq!(fake.number("fake_count"), 4, "the earlier one stays");
+    let with_room = Reserve::options().memory(plain()).room(Bytes::mib(8));
+    let with_room = with_room.build(Bytes::mib(4)).unwrap();
+    let memories: [Registrable; 3] = [(&contig).into(), (&reserve(4)).into(), (&with_room).into()];
+    for memory in memories {
+        let register = || pieces(MIB).register(fake.runtime(), memory.clone());
+        let registration = register().unwrap();
+        assert!(registration.wait_all(SOON).unwrap());
+        for _ in 0..2 {
+            assert!(matches!(register(), Err(CudaError::Registered)));
+        }
+        assert_eq!(registration.ready(), Bytes::mib(4), "the earlier one stays");
+        registration.close().unwrap();
+        drop(register().unwrap());
+        drop(register().unwrap());
+    }
+    with_room.grow(Bytes::mib(2)).unwrap();
+}
+
+#[test]
+fn memory_of_bricks_is_refused() {
+    let Some(fake) = Fake::new() else { return };
+    let _turn = Turn::alone(POOL);
+    let bricks = Contig::options().bricks_of(PageSize::new(2 << 20).unwrap());
+    let reserve = match Reserve::options().memory(bricks).build(Bytes::mib(4)) {
+        Err(ReserveError::Contig(why)) => return println!("skipped: {why}"),
+        reserve => reserve.unwrap(),
+    };
+    let done = Registration::new(fake.runtime(), &reserve);
+    assert!(matches!(done, Err(CudaError::Reserve(ReserveError::Bricks))), "{done:?}");
+    assert_eq!(fake.number("fake_registers"), 0);
 }
 
 #[test]

@@ -119,6 +119,28 @@ fn blocks_of_bricks_are_whole_bricks_where_frames_are_aligned_to_them() {
     assert_eq!(taken, [0, 6, 8, 10]);
 }
 
+#[test]
+fn aligned_blocks_of_any_pages_begin_at_the_first_aligned_page() {
+    let run = |start, len, pfn: Option<u64>| contig::Run {
+        pages: Extent::new(start, len).unwrap(),
+        pfn: pfn.map(Pfn::new),
+    };
+    let one = [run(0, 64, Some(0x1003))];
+    let one_behind = [run(16, 48, Some(0x1009))];
+    let hidden = [run(0, 64, None)];
+    let two = [run(0, 32, Some(0x1003)), run(32, 32, Some(0x2005))];
+    for (runs, of_16, lacks) in
+        [(&one[..], 13, 0), (&one_behind, 7, 16), (&hidden, 0, 0), (&two, 0, 0), (&[], 0, 0)]
+    {
+        let mut positions = Positions::none_free(runs, Proof::Frames, 64, 16).unwrap();
+        positions.free(Extent::between(lacks, 64).unwrap());
+        assert_eq!(positions.first_aligned(16), of_16, "{runs:?}");
+        let first = positions.take(&search(4, 16)).unwrap().start();
+        assert_eq!(first % 16, of_16, "{runs:?}");
+        assert_eq!(positions.first_aligned(1 << 30) % 16, of_16, "also beyond 1 GiB: {runs:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 200,
