@@ -330,7 +330,7 @@ def test_a_missing_runtime_is_named(run, reserve, tmp_path):
     path = str(tmp_path / "libcudart.so.99")
     with pytest.raises(errors.Unsupported, match="libcudart.so.99, cannot be loaded.*library="):
         register(reserve, library=path)
-    with pytest.raises(errors.Unsupported, match="is no CUDA runtime.*cudaHostRegister"):
+    with pytest.raises(errors.Unsupported, match="lacks a function.*cudaHostRegister"):
         register(reserve, library="libc.so.6")
     said = run("""
 import glebe.cuda
@@ -360,6 +360,19 @@ with glebe.cuda.register(reserve) as registered:
 """
     run(program, str(built))
     run(program, str(tmp_path / "libcudart.so.13"))
+
+
+def test_a_library_that_is_no_runtime_is_passed_over(run, built, tmp_path, monkeypatch):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    words = [compiler, "-shared", "-x", "c", "/dev/null", "-o", tmp_path / "libcudart.so"]
+    subprocess.run(words, check=True)
+    shutil.copy(built, tmp_path / "libcudart.so.12")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    run("""
+import glebe.cuda
+with glebe.cuda.register(glebe.Reserve(1 << 20, source="plain")) as registered:
+    assert registered.wait()
+""")
 
 
 def test_an_unregister_that_fails_keeps_the_memory(fake):

@@ -36,14 +36,17 @@ _FUNCTIONS = {
 
 def _load(path):
     if path is not None:
-        return ctypes.CDLL(path)
+        return Runtime(ctypes.CDLL(path))
+    reason = OSError("not found")
     for mode in (os.RTLD_NOLOAD | os.RTLD_LAZY, ctypes.DEFAULT_MODE):
         for name in NAMES:
             try:
-                return ctypes.CDLL(name, mode)
+                return Runtime(ctypes.CDLL(name, mode))
             except OSError:
                 pass
-    raise OSError("not found")
+            except AttributeError as error:
+                reason = error  # another library may have the function
+    raise reason
 
 
 @lru_cache(8)
@@ -54,13 +57,13 @@ def runtime(path=None):
     """
     asked = " or ".join(NAMES) if path is None else path
     try:
-        return Runtime(_load(path))
+        return _load(path)
     except OSError as error:
         hint = "import the framework that has it first, or name its path by library="
         reason = f"the CUDA runtime, {asked}, cannot be loaded: {error}: {hint}"
         raise errors.Unsupported(reason) from None
     except AttributeError as error:
-        raise errors.Unsupported(f"{asked} is no CUDA runtime of use here: {error}") from None
+        raise errors.Unsupported(f"{asked} lacks a function that glebe needs: {error}") from None
 
 
 class Runtime:
