@@ -47,12 +47,12 @@ impl Registrable {
 
 /// Memory that stays mapped, with its length, until it is dropped. Nobody else registers it.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptMemory {
     memory: Registrable,
     _len: Option<KeptLen>,
 }
 
-impl Kept {
+impl KeptMemory {
     /// Waits for a resize under way.
     pub(super) fn new(memory: Registrable) -> Result<Self, CudaError> {
         let len = match &memory {
@@ -93,7 +93,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptMemory {
     fn drop(&mut self) {
         end_registration(self.memory.contig());
     }

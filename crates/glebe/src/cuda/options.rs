@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::cut::Cut;
 use super::error::CudaError;
-use super::memory::{Kept, Registrable};
+use super::memory::{KeptMemory, Registrable};
 use super::registration::Registration;
 use super::runtime::Runtime;
 use super::state::Registering;
@@ -73,7 +73,7 @@ impl RegistrationOptions {
             return Err(CudaError::NoDevices);
         }
         // Refuses a forked child, whose calls of CUDA fail.
-        let kept = Kept::new(memory.into())?;
+        let kept = KeptMemory::new(memory.into())?;
         let devices = match self.devices {
             Some(devices) => devices,
             None => vec![runtime.device()?],
@@ -83,7 +83,7 @@ impl RegistrationOptions {
     }
 }
 
-fn cut(kept: &Kept, piece: u64) -> Result<Cut, CudaError> {
+fn cut(kept: &KeptMemory, piece: u64) -> Result<Cut, CudaError> {
     let present = kept.present()?;
     // Memory in one piece needs no alignment.
     let is_cut = present.iter().map(|part| part.len()).sum::<u64>() > piece;

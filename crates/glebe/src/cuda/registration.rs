@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::error::CudaError;
-use super::memory::{Kept, Registrable};
+use super::memory::{KeptMemory, Registrable};
 use super::options::RegistrationOptions;
 use super::runtime::Runtime;
 use super::state::{Phase, Registering};
@@ -44,7 +44,7 @@ impl Registration {
         RegistrationOptions::default()
     }
 
-    pub(super) fn start(shared: Registering, memory: Kept) -> Result<Self, CudaError> {
+    pub(super) fn start(shared: Registering, memory: KeptMemory) -> Result<Self, CudaError> {
         let shared = Arc::new(shared);
         let of_thread = Arc::clone(&shared);
         let thread = start_joined("glebe-cuda", move || worker::run(&of_thread, memory));

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::time::Instant;
 
 use super::error::CudaFailure;
-use super::memory::Kept;
+use super::memory::KeptMemory;
 use super::runtime::{NOT_REGISTERED, UNLOADING};
 use super::state::{Phase, Registering};
 use glebe_os::units::Bytes;
@@ -31,7 +31,7 @@ enum Work {
     Leave,
 }
 
-pub(super) fn run(shared: &Registering, memory: Kept) {
+pub(super) fn run(shared: &Registering, memory: KeptMemory) {
     let memory = ManuallyDrop::new(memory);
     let _wakes = WakesAtPanic(shared);
     let mut has_begun = false;
@@ -151,7 +151,7 @@ mod tests {
     fn a_panic_of_the_thread_ends_the_waits_and_keeps_the_memory() {
         let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
         let contig = Arc::new(contig);
-        let memory = Kept::new((&contig).into()).unwrap();
+        let memory = KeptMemory::new((&contig).into()).unwrap();
         let cut = Cut::new(&memory.present().unwrap(), 16, 0);
         let runtime = Runtime::that_does_nothing();
         let base = memory.base();
