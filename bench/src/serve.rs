@@ -49,10 +49,10 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     recalls::measure(report)?;
     idle(report)?;
     report.note(
-        "tls_: over TLS 1.3. A request's CPU time is that of all threads of the server. Clients: 16 \
-         connections of one thread, 20,000 keys; every request is of a key that is there. x16: each \
-         connection sends 16 requests at once. A p99 is of one round, a ratio the median over the \
-         rounds.",
+        "tls_: over TLS 1.3. A request's CPU time is that of all threads of the server. Clients: \
+         16 connections of one thread, 20,000 keys; every request is of a key that is there. x16: \
+         each connection sends 16 requests at once. A p99 is of one round, a ratio the median over \
+         the rounds.",
     );
     Ok(())
 }
