@@ -47,6 +47,7 @@ help:
 	@echo "make release-check  make build, docs and book; run the commands of the pages for newcomers"
 	@echo "make man      update the manual pages in man/ from the command"
 	@echo "make python   the wheel for Python, in $(TARGET)/wheels; pip fetches what builds it"
+	@echo "make wheels   the same, and the wheel for aarch64"
 	@echo "make mooncake  an environment with Mooncake's package, for tests and the benchmark hosts"
 	@echo "make build    the command, the C library and the allocator, as they are installed"
 	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"

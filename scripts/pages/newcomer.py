@@ -130,7 +130,7 @@ class Place:
         more = pages_of_pool() - self.pages
         if "contig reserve" in text and more > 0:
             words = [self.programs / "glebe", "contig", "release", str(more * HUGE_PAGE)]
-            subprocess.run(words, capture_output=True, env=self.env)
+            subprocess.run(words, env=self.env)
 
     def close(self):
         for folder in self.folders:
@@ -199,7 +199,7 @@ def wishes(note):
         return {}
     found = re.fullmatch(r"newcomer: (skip|needs|status|prints),? (.*)", note)
     if not found:
-        raise Failed(f"nobody knows the wish {note!r}")
+        raise Failed(f"unknown word in {note!r}; known: skip, needs, status, prints")
     return {found[1]: found[2]}
 
 

@@ -63,10 +63,10 @@ impl CacheServer {
         match is_installed(tls) {
             true => all.push(Self::start(ServerKind::Memcached, mib, threads, tls)?),
             false => report.remark(
-                "get_100",
+                if tls { "tls_get_100" } else { "get_100" },
                 MEMCACHED,
                 super::UNIT,
-                "not on this machine: apt-get install memcached",
+                "not on this machine, or without TLS: apt-get install memcached",
             ),
         }
         Ok(all)

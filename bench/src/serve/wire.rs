@@ -50,7 +50,7 @@ impl Wire {
         Ok(Self::Tls(Box::new(StreamOwned::new(session, stream))))
     }
 
-    /// Returns true if decrypted bytes may wait here, of which the socket does not tell.
+    /// Returns true if decrypted bytes may wait here, of which poll(2) does not know.
     pub(super) const fn keeps_bytes(&self) -> bool {
         matches!(self, Self::Tls(_))
     }

@@ -131,7 +131,7 @@ pub(crate) fn examples(page: &str) -> &'static [Entry] {
         "glebe-contig-map" => &[
             ("glebe contig map", "A character for each so many MiB, as wide as the terminal."),
             ("glebe contig map memory.svg", "The same as a picture."),
-            ("glebe contig map --json | jq .uses_bytes", "The same for a program."),
+            ("glebe contig map --json | jq .uses_bytes", "The bytes of each use, for a program."),
         ],
         "glebe-demo" => &[
             ("glebe demo --quick", "Some 10 seconds."),

@@ -7,8 +7,9 @@
 //! | 2 | also connections, commands (`<`), first lines of answers (`>`), as memcached | 1000 |
 //! | 3 | also the states of connections | 1000 |
 //!
-//! After a period, a line says how many lines of a level were left out. A line has at most
-//! [`BYTES_MAX`] bytes; `...` stands for the rest. Any client may raise the level to 2.
+//! The first line after a period, and the server's end, say how many lines of a level were left
+//! out. A line has at most [`BYTES_MAX`] bytes; `...` stands for the rest. Any client that may send
+//! commands may raise the level to 2.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -75,7 +76,8 @@ impl Verbosity {
         let now = Instant::now();
         let left_out = quota.end_period(now);
         let may = quota.take(now);
-        // A slow reader of the log must not hold up the threads whose lines are left out.
+        // A slow reader of the log must not hold up threads whose lines are left out. So nothing
+        // but a line is written, and only by the thread that logs it.
         drop(quota);
         say_left_out(level, left_out);
         if may {
@@ -83,20 +85,10 @@ impl Verbosity {
         }
     }
 
-    /// Says how many lines were left out of periods that are over. O(levels).
-    pub(super) fn tick(&self) {
-        let now = Instant::now();
-        self.say_all_left_out(|quota| quota.end_period(now));
-    }
-
     /// Says how many lines were left out, at the end of the server.
     pub(super) fn end(&self) {
-        self.say_all_left_out(Quota::end);
-    }
-
-    fn say_all_left_out(&self, end: impl Fn(&mut Quota) -> u64) {
         for (level, quota) in (1..).zip(&self.quotas) {
-            let left_out = end(&mut locked(quota));
+            let left_out = locked(quota).end();
             say_left_out(level, left_out);
         }
     }
@@ -108,11 +100,12 @@ fn locked(quota: &Mutex<Quota>) -> MutexGuard<'_, Quota> {
 
 fn say_left_out(level: u8, lines: u64) {
     if lines > 0 {
-        write(&format!("glebe serve: {lines} more lines of level {level} were left out"));
+        let flag = "v".repeat(level.into());
+        write(&format!("glebe serve: {lines} more lines of -{flag} were left out"));
     }
 }
 
-/// Logs what an operator must know on each level, and no client can cause.
+/// Logs at every level and without a limit, so only for events that no client can cause.
 pub(super) fn tell(what: Arguments<'_>) {
     write(&format!("glebe serve: {what}"));
 }

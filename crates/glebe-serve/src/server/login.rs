@@ -3,7 +3,7 @@
 //! Flags, time and `noreply` of the `set` have no effect, as in memcached. The line of a connection
 //! that has not logged in has at most [`LINE_MAX`] bytes, and its value as many.
 //!
-//! After [`FAILED_MAX`] wrong passwords the connection ends, so a guess costs a share of a
+//! After [`FAILED_MAX`] wrong passwords the connection ends, so three guesses cost a new
 //! connection. The server counts nothing for each address: a guesser with many addresses could fill
 //! memory, and one with its victim's address could lock the victim out.
 

@@ -245,7 +245,6 @@ impl Server {
             let mut room = Room::default();
             while !shared.is_ending.load(Ordering::Acquire) {
                 shared.store.tick(&mut room);
-                shared.verbosity.tick();
                 thread::sleep(TICK);
             }
         })?;

@@ -1,4 +1,4 @@
-//! [`Quota`] limits the lines of a level of the log, so that no client can fill a disk with them.
+//! [`Quota`] limits the lines of a level of the log, because clients cause them.
 //!
 //! A period begins with its first line and has a length of [`PERIOD`]. The quota counts the lines
 //! that no longer fit into a period.
@@ -9,9 +9,9 @@ pub(super) const PERIOD: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Quota {
-    /// Lines of a period.
+    /// Greatest number of lines in a period.
     most: u64,
-    /// Lines that wanted to be in the period.
+    /// Lines asked for in the period.
     asked: u64,
     began: Option<Instant>,
 }

@@ -59,7 +59,7 @@ fn no_client_can_fill_the_log() {
     let text = rest(&mut serving);
     let left_out = |line: &str| {
         let lines = line.strip_prefix("glebe serve: ")?;
-        lines.strip_suffix(" more lines of level 2 were left out")?.parse::<usize>().ok()
+        lines.strip_suffix(" more lines of -vv were left out")?.parse::<usize>().ok()
     };
     let logged = text.lines().filter(|line| line.starts_with(['<', '>'])).count();
     let left_out: usize = text.lines().filter_map(left_out).sum();
