@@ -92,8 +92,9 @@ enum Command {
     ///
     /// A program serves the statistics of a reserve by calling `serve_stats()`, as the demo does.
     /// Without --pid and --dir, the daemon that lends memory is asked, too.
-    /// This command looks for the sockets in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and
-    /// `/run/user/UID/glebe`. Root can read all, other users their own.
+    /// This command looks for the sockets in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe`,
+    /// `/run/user/UID/glebe`, and in the folder `glebe-serve/glebe` of `/run` and of each
+    /// `/run/user/UID`. Root can read all, other users their own.
     Stats(stats::StatsArgs),
     /// Show reserves, leases and memory live in the terminal
     ///
@@ -101,9 +102,9 @@ enum Command {
     /// free; blocks given in a second, hits of its caches in percent, and pages that left the
     /// caches in a second. Below are a bar of the picked reserve, the times to give a block, and
     /// the leases of the usual `glebe serve --leases`, which have a sign of their own in the bar of
-    /// its reserve. Above are the machine's memory, and how much of its free memory lies in long
-    /// runs. Key h explains the columns and keys. Root sees the reserves of all users, the bank of
-    /// movable memory, and a map (key m).
+    /// its reserve. Above are the machine's memory, and how much of its free memory lies in runs of
+    /// at least one huge page. Key h explains the columns and keys. Root sees the reserves of all
+    /// users, the bank of movable memory, and a map (key m), which shows longer runs.
     #[cfg(feature = "top")]
     Top(top::TopArgs),
     /// Serve idle contiguous memory to other programs, as memcached does
@@ -225,7 +226,7 @@ fn mend(command: &Command) {
     ) {
         return;
     }
-    // A picture changes nothing.
+    // `glebe top` only reads, so it repairs nothing.
     #[cfg(feature = "top")]
     if matches!(command, Command::Top(_)) {
         return;

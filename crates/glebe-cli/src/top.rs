@@ -1,21 +1,24 @@
 //! `glebe top` shows reserves, leases and the machine's memory in a terminal, again and again.
 //!
 //! [`Look`] reads everything once. [`Screen`] keeps what the user chose, and the looks of the last
-//! minutes. [`draw`] turns a screen into cells, the same ones for a terminal and for `--once`.
+//! minutes. [`Reader`] reads while the user presses keys. [`draw`] turns a screen into cells, the
+//! same ones for a terminal and for `--once`.
 
+mod bank;
 mod draw;
 mod filter;
 mod key;
 mod lent;
 mod look;
 mod machine;
+mod page;
 mod pick;
+mod reader;
 mod reserves;
 mod screen;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use ratatui::backend::TestBackend;
@@ -30,8 +33,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::{usage, Outcome};
+use bank::Bank;
 use key::Key;
 use look::Look;
+use reader::{Reader, Told, Wanted};
 use screen::Screen;
 
 /// Time between two checks whether it is time for a look, and whether a look has come.
@@ -70,7 +75,7 @@ pub fn run(args: &TopArgs, out: &mut dyn Write) -> Outcome {
     let screen = Screen::new(args.interval, args.sort, has_colors && !args.once);
     let mut screen = screen.filtered(&args.filter);
     if args.once {
-        screen.add(Look::now());
+        screen.add(Look::now(&mut Bank::default()));
         return Ok(out.write_all(once(&screen)?.as_bytes())?);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
@@ -104,8 +109,8 @@ fn text_of(row: &[Cell]) -> String {
     text
 }
 
-/// Draws in this thread. Another thread reads, since a process may answer late. A third one waits
-/// for signals, and ends the process even if the terminal is gone.
+/// Draws in this thread, and reads in another. A third one waits for signals, and ends the process
+/// even if the terminal is gone.
 fn live(screen: &mut Screen) -> Outcome {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     std::thread::spawn(move || {
@@ -114,11 +119,9 @@ fn live(screen: &mut Screen) -> Outcome {
             std::process::exit(0);
         }
     });
-    let (ask, asked) = mpsc::channel();
-    let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || asked.iter().all(|()| tell.send(Look::now()).is_ok()));
+    let mut reader = Reader::start();
     let mut terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
-    let done = watch(screen, &mut terminal, (&ask, &told));
+    let done = watch(screen, &mut terminal, &mut reader);
     let restored = ratatui::try_restore();
     done?;
     Ok(restored?)
@@ -135,21 +138,26 @@ fn restore() {
 fn watch(
     screen: &mut Screen,
     terminal: &mut ratatui::DefaultTerminal,
-    (ask, told): (&mpsc::Sender<()>, &mpsc::Receiver<Look>),
+    reader: &mut Reader,
 ) -> io::Result<()> {
-    let (mut next, mut is_asked) = (Instant::now(), false);
+    let (mut next, mut age) = (Instant::now(), None);
     loop {
-        let mut is_changed = false;
-        if let Ok(look) = told.try_recv() {
-            is_asked = false;
-            is_changed = true;
-            screen.add(look);
+        let told = reader.told();
+        let mut is_changed = told.is_some() || age != screen.age();
+        age = screen.age();
+        match told {
+            Some(Told::Look(look)) => screen.add(*look),
+            Some(Told::Map(map)) => screen.set_map(map),
+            None => {}
         }
-        if next <= Instant::now() && !is_asked && !screen.is_paused() {
-            is_asked = ask.send(()).is_ok();
+        if next <= Instant::now() && !reader.has_asked(Wanted::Look) && !screen.is_paused() {
+            reader.ask(Wanted::Look);
             next = Instant::now() + screen.interval();
         }
-        if event::poll(if is_asked { SOON } else { STEP })? {
+        if screen.wants_map() {
+            reader.ask(Wanted::Map);
+        }
+        if event::poll(if reader.is_busy() { SOON } else { STEP })? {
             let key = match event::read()? {
                 Event::Key(key) if key.kind != KeyEventKind::Release => {
                     Key::of(key, screen.is_typing())

@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread;
@@ -85,6 +85,8 @@ fn each_form_is_served_until_the_reserve_is_dropped() {
 
     let one = only(&dir);
     assert_eq!((one.path(), one.pid()), (&*path, std::process::id()));
+    let answer = one.answer(Form::Json).unwrap().unwrap();
+    assert_eq!((answer.pid, answer.uid), (one.pid(), fs::metadata(&dir).unwrap().uid()));
     let stats = reserve.stats();
     let nodes = NodeBytes::new().of(&reserve);
     let text = stats.to_string() + &node_lines(&nodes);

@@ -20,7 +20,8 @@ const FRAMES: Entry = (
 );
 const SERVED: Entry = (
     "$XDG_RUNTIME_DIR/glebe, /run/glebe, /run/user/UID/glebe",
-    "Where processes serve the statistics of their reserves, each by a socket.",
+    "Where processes serve the statistics of their reserves, each by a socket. Services \
+     glebe-serve use /run/glebe-serve/glebe, or the same below /run/user/UID.",
 );
 
 const CONTROL: Entry = (

@@ -6,7 +6,10 @@ mod leases;
 mod places;
 mod table;
 
+use std::ops::Range;
+
 use clap::ValueEnum;
+use glebe::units::Bytes;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
@@ -15,24 +18,7 @@ use ratatui::Frame;
 use super::look::{plain, Look};
 use super::screen::{Focus, Screen};
 use detail::{DETAIL, TIMES};
-use places::{places, Part, PARTS};
-
-const HELP: &str = "
-SIZE     length of the reserve
-BLOCKS   memory in first-class blocks, with that of leases
-CACHES   memory of caches and swap, which blocks may take at any time
-FREE     memory that nobody uses
-GIVEN/s  blocks given in a second
-HIT%     gets of caches that hit since the last look; at first since the start
-TAKEN/s  pages that left caches in a second, for blocks or for other pages
-
-Yellow bars: the picked reserve's mean times to give a block, look by look.
-The server of leases has = in its bar. Promises are in its caches and free.
-
-q, ^C quit    s next order    p, space pause    +, - half, double the interval
-up, down, page up, page down, home, end, k, j pick a row    Tab other table
-/ show only rows with a text in command, PID or name    Esc show all rows
-m map of physical memory (root)    ^L draw again    h, Esc back";
+use places::{page_places, places, Part, PARTS};
 
 /// Returns the rows of a picture that leaves nothing out.
 pub fn rows(screen: &Screen) -> u16 {
@@ -42,7 +28,7 @@ pub fn rows(screen: &Screen) -> u16 {
 
 /// Returns the rows that each part wants.
 fn wants(screen: &Screen, look: &Look, is_live: bool) -> [u16; PARTS] {
-    let reserves = screen.ordered().len();
+    let (reserves, leases) = (screen.ordered().len(), screen.leases().len());
     let mut wants = [0; PARTS];
     wants[Part::Head as usize] = lines(1 + look.machine.lines().len());
     wants[Part::Reserves as usize] = lines(table::rows(reserves));
@@ -51,7 +37,7 @@ fn wants(screen: &Screen, look: &Look, is_live: bool) -> [u16; PARTS] {
         wants[Part::Times as usize] = if is_live { TIMES } else { 0 };
     }
     if look.lent.is_some() {
-        wants[Part::Leases as usize] = lines(leases::rows(screen.leases().len()));
+        wants[Part::Leases as usize] = lines(leases::rows(leases));
     }
     wants[Part::Notes as usize] = lines(look.notes.len());
     wants[Part::Keys as usize] = u16::from(is_live);
@@ -66,24 +52,28 @@ fn lines(count: usize) -> u16 {
 /// Draws what `--once` prints, or with `is_live` also keys and times of the last minutes.
 pub fn all(screen: &Screen, is_live: bool, frame: &mut Frame) {
     let Some(look) = screen.look() else { return };
+    let title = Line::from(title(screen, is_live)).style(heading());
+    let keys = Paragraph::new(keys(screen)).style(faint(screen));
+    if let Some(page) = screen.page() {
+        let [top, middle, bottom] = page_places(frame.area());
+        frame.render_widget(Paragraph::new(title), top);
+        let lines: Vec<Line> =
+            page.shown(middle.height.into()).into_iter().map(Line::from).collect();
+        frame.render_widget(Paragraph::new(lines), middle);
+        return frame.render_widget(keys, bottom);
+    }
     let places = places(frame.area(), wants(screen, look, is_live), screen.focus());
     let at = |part: Part| places[part as usize];
-    let mut text = vec![Line::from(title(screen, is_live)).style(heading())];
-    text.extend(look.machine.lines().into_iter().map(Line::from));
-    frame.render_widget(Paragraph::new(text), at(Part::Head));
+    let head = [title].into_iter().chain(look.machine.lines().into_iter().map(Line::from));
+    frame.render_widget(Paragraph::new(head.collect::<Vec<_>>()), at(Part::Head));
     let notes: Vec<Line> = look.notes.iter().map(|note| Line::from(note.as_str())).collect();
     frame.render_widget(Paragraph::new(notes), at(Part::Notes));
-    frame.render_widget(Paragraph::new(keys(screen)).style(faint(screen)), at(Part::Keys));
-    let page = if screen.has_help() { Some(HELP) } else { screen.map() };
-    if let Some(page) = page {
-        let rest = [Part::Detail, Part::Times, Part::Leases].map(at);
-        let rest = rest.into_iter().fold(at(Part::Reserves), |all, place| all.union(place));
-        return frame.render_widget(Paragraph::new(page), rest);
-    }
-    let ordered = screen.ordered();
-    table::reserves(screen, &ordered, frame, at(Part::Reserves));
-    if let Some((seen, _)) = ordered.iter().find(|(seen, _)| screen.is_picked(seen)) {
-        detail::detail(screen, seen, is_live, frame, at(Part::Detail));
+    frame.render_widget(keys, at(Part::Keys));
+    let (ordered, picked) = (screen.ordered(), screen.picked());
+    table::reserves(screen, &ordered, picked, frame, at(Part::Reserves));
+    if let Some((seen, _)) = picked.map(|nth| ordered[nth]) {
+        let has_bars = at(Part::Times).height > 0;
+        detail::detail(screen, seen, has_bars, frame, at(Part::Detail));
         detail::times(screen, seen, frame, at(Part::Times));
     }
     if let Some(lent) = &look.lent {
@@ -101,7 +91,11 @@ fn title(screen: &Screen, is_live: bool) -> String {
         text => format!("; filter {text:.32}"),
     };
     let paused = if screen.is_paused() { "; paused" } else { "" };
-    format!("glebe top{every}; by {order}{filter}{paused}")
+    let age = match screen.age() {
+        Some(seconds) if is_live => format!("; {seconds} s old"),
+        _ => String::new(),
+    };
+    format!("glebe top{every}; by {order}{filter}{paused}{age}")
 }
 
 fn keys(screen: &Screen) -> String {
@@ -109,12 +103,26 @@ fn keys(screen: &Screen) -> String {
         let text = plain(screen.filter().text());
         return format!("filter: {text}_   Enter keep, Esc show all");
     }
+    if screen.page().is_some() {
+        return "up/down scroll  Esc back  q quit  h help  m map".to_owned();
+    }
     let table = match (screen.focus(), screen.look().is_some_and(|look| look.lent.is_some())) {
         (_, false) => "",
         (Focus::Reserves, true) => "  Tab leases",
         (Focus::Leases, true) => "  Tab reserves",
     };
     format!("q quit  h help  s sort  / filter{table}  up/down pick  p pause  m map")
+}
+
+/// Says which rows of a table are in view.
+fn in_view(what: &str, shown: &Range<usize>, count: usize, others: Bytes) -> String {
+    match shown.is_empty() {
+        true => format!("{count} {what}, {others}"),
+        false => {
+            let (first, last) = (shown.start + 1, shown.end);
+            format!("{what} {first} to {last} of {count}; the others have {others}")
+        }
+    }
 }
 
 fn colored(screen: &Screen, color: Color) -> Style {
@@ -140,14 +148,4 @@ fn marked(screen: &Screen, table: Focus, is_picked: bool) -> Style {
         (false, _) => Modifier::empty(),
     };
     Style::new().add_modifier(modifier)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_help_has_no_more_columns_than_usual_terminals() {
-        assert!(HELP.lines().all(|line| line.len() <= 80), "{HELP}");
-    }
 }

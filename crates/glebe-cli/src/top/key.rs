@@ -22,7 +22,7 @@ pub enum Key {
     Erase,
     /// Ends the text of the filter.
     Enter,
-    /// Ends the filter, and closes a page.
+    /// Closes a page, or else ends the filter. A text in writing ends first.
     Escape,
     /// Draws all cells again.
     Clear,

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use glebe::contig::bank::{glance, Glance};
+use glebe::contig::bank::Glance;
 use glebe::internal::sys::machine::hugetlb::{sizes, Pool, PoolCounts};
 use glebe::internal::sys::machine::{buddyinfo, meminfo};
 use glebe::units::{Bytes, PageSize, Pages};
@@ -20,7 +20,7 @@ pub struct MachineNow {
     /// Share of the last 10 s in which some task waited for memory, and all tasks, in percent.
     pub pressure: Option<[f64; 2]>,
     pub pools: Vec<(PageSize, PoolCounts)>,
-    /// Free memory, and its part in long runs, as far as the kernel tells every user.
+    /// Free memory, and its part in free runs, as far as the kernel tells every user.
     pub free: Option<Shares>,
     pub longest_block: Option<Bytes>,
     /// `None` without a bank, or if only root may see it.
@@ -28,7 +28,7 @@ pub struct MachineNow {
 }
 
 impl MachineNow {
-    pub fn look() -> Self {
+    pub fn look(bank: Option<Glance>) -> Self {
         let pool = |size| Some((size, Pool::of(size)?.counts().ok()?));
         Self {
             total: meminfo::total().ok(),
@@ -37,7 +37,7 @@ impl MachineNow {
             pools: sizes().into_iter().filter_map(pool).collect(),
             free: Shares::look(None).ok(),
             longest_block: buddyinfo::longest_free_block(None).ok(),
-            bank: glance().unwrap_or_default(),
+            bank,
         }
     }
 
@@ -60,7 +60,7 @@ impl MachineNow {
         ];
         lines.extend(self.bank.as_ref().map(|Glance { blocks, len, drawn }| {
             let word = if *blocks == 1 { "block" } else { "blocks" };
-            format!("bank of movable memory: {len} in {blocks} {word}, {drawn} drawn")
+            format!("bank of movable memory: {len} in {blocks} {word}, {drawn} in huge-page pools")
         }));
         lines
     }
@@ -138,12 +138,13 @@ mod tests {
         let runs = "free 2 GiB, 50 % in runs of at least 2 MiB, 25 % in runs of at least 128 MiB; \
                     longest free block 4 MiB";
         assert_eq!(lines[1], runs);
-        assert_eq!(lines[3], "bank of movable memory: 2 GiB in 16 blocks, 384 MiB drawn");
+        let bank_line = "bank of movable memory: 2 GiB in 16 blocks, 384 MiB in huge-page pools";
+        assert_eq!(lines[3], bank_line);
     }
 
     #[test]
     fn a_look_at_this_machine_knows_its_free_memory() {
-        let machine = MachineNow::look();
+        let machine = MachineNow::look(None);
         let (free, total) = (machine.free.unwrap().free, machine.total.unwrap());
         assert!(free > Bytes::ZERO && free < total, "{free} of {total}");
     }

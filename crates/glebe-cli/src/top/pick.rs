@@ -23,30 +23,42 @@ impl<K: Clone + PartialEq> Pick<K> {
         Self(None)
     }
 
-    pub fn is(&self, row: &K) -> bool {
-        self.0.as_ref() == Some(row)
+    /// Returns the place of the picked row. The first row stands for one that is not there, which
+    /// may come back with the next look.
+    pub fn at<'a>(&self, rows: impl IntoIterator<Item = &'a K>) -> Option<usize>
+    where
+        K: 'a,
+    {
+        let mut rows = rows.into_iter().peekable();
+        rows.peek()?;
+        Some(rows.position(|row| self.0.as_ref() == Some(row)).unwrap_or(0))
     }
 
-    /// Picks the first row if the picked one has gone.
-    pub fn settle(&mut self, rows: &[K]) {
-        if !rows.iter().any(|row| self.is(row)) {
-            self.0 = rows.first().cloned();
+    /// Picks the first row, if none was picked before.
+    pub fn settle(&mut self, first: Option<&K>) {
+        if self.0.is_none() {
+            self.0 = first.cloned();
         }
     }
 
-    pub fn step(&mut self, rows: &[K], step: Step) {
-        let at = rows.iter().position(|row| self.is(row)).unwrap_or(0);
-        let last = rows.len().saturating_sub(1);
-        let by = |rows: isize| at.saturating_add_signed(rows).min(last);
-        let at = match step {
-            Step::Up => by(-1),
-            Step::Down => by(1),
-            Step::PageUp => by(-PAGE),
-            Step::PageDown => by(PAGE),
-            Step::First => 0,
-            Step::Last => last,
-        };
-        self.0 = rows.get(at).cloned();
+    pub fn step(&mut self, rows: &[&K], step: Step) {
+        if let Some(at) = self.at(rows.iter().copied()) {
+            self.0 = Some(rows[stepped(at, rows.len(), step)].clone());
+        }
+    }
+}
+
+/// Returns the place of a row after a step from `at`, of `count` rows.
+pub fn stepped(at: usize, count: usize, step: Step) -> usize {
+    let last = count.saturating_sub(1);
+    let by = |rows: isize| at.saturating_add_signed(rows).min(last);
+    match step {
+        Step::Up => by(-1),
+        Step::Down => by(1),
+        Step::PageUp => by(-PAGE),
+        Step::PageDown => by(PAGE),
+        Step::First => 0,
+        Step::Last => last,
     }
 }
 
@@ -62,8 +74,8 @@ mod tests {
 
     #[test]
     fn steps_end_at_the_first_and_the_last_row() {
-        let (rows, mut pick) = ((0..25).collect::<Vec<_>>(), Pick::none());
-        pick.settle(&rows);
+        let numbers: Vec<i32> = (0..25).collect();
+        let (rows, mut pick) = (numbers.iter().collect::<Vec<_>>(), Pick::none());
         let steps = [
             (Step::Up, 0),
             (Step::Down, 1),
@@ -77,20 +89,22 @@ mod tests {
         ];
         for (step, row) in steps {
             pick.step(&rows, step);
-            assert!(pick.is(&row), "{step:?}: {pick:?}");
+            assert_eq!(pick.at(&numbers), Some(row), "{step:?}: {pick:?}");
         }
         pick.step(&[], Step::Down);
-        assert!(!pick.is(&0), "{pick:?}");
+        assert_eq!(pick.at([]), None);
     }
 
     #[test]
     fn the_pick_stays_with_its_row() {
         let mut pick = Pick::none();
-        pick.settle(&[3, 4]);
-        pick.settle(&[5, 3]);
-        assert!(pick.is(&3));
-        pick.settle(&[5, 4]);
-        assert!(pick.is(&5));
+        pick.settle(Some(&3));
+        pick.settle(Some(&5));
+        assert_eq!(pick.at(&[5, 3]), Some(1));
+        assert_eq!(pick.at(&[5, 4]), Some(0), "the first, while it is away");
+        assert_eq!(pick.at(&[5, 4, 3]), Some(2), "it came back");
+        pick.step(&[&5, &4], Step::Down);
+        assert_eq!(pick.at(&[3, 4]), Some(1), "a step picks another");
     }
 
     #[test]

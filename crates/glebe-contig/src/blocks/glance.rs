@@ -52,7 +52,7 @@ pub fn glance() -> Result<Option<Glance>, Error> {
         if !machine.read(number).is_ok_and(|block| block.zone == Some(Zone::Movable)) {
             continue;
         }
-        // All frames of a huge page are of the pool, so one tells of all.
+        // A huge page is in a pool as a whole, so its first frame is enough.
         let seen = frames.sample(machine.first_frame(number), machine.pages(), each.get())?;
         sums.blocks += 1;
         sums.len = sums.len + machine.size();

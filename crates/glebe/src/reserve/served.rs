@@ -16,22 +16,26 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::ReserveError;
 use glebe_os::error::OsError;
-use glebe_os::internal::sys::files::socket::send_all;
+use glebe_os::internal::sys::files::socket::{connect, send_all, Peer};
 use glebe_os::internal::sys::processes::process::effective_user;
 
 pub(super) const HEAD: &str = "glebe-stats/1";
 pub(super) const REQUEST_MAX: usize = 32;
 
+/// Longest wait for a connection, and then for the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER_MAX: u64 = 1 << 20;
 const HEAD_MAX: u64 = 64;
 
+const RUN_DIR: &str = "/run";
 const ROOT_DIR: &str = "/run/glebe";
 const USERS_DIR: &str = "/run/user";
+/// The units of `glebe serve` have this runtime directory, so that a service of any user has one.
+const SERVICE: &str = "glebe-serve";
 
 /// [`Form`] is the format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,16 +81,21 @@ fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
 }
 
-/// Returns the usual directories of sockets: this process's own, root's and all users'.
+/// Returns the usual directories of sockets: this process's own, root's, all users', and those of
+/// the services `glebe-serve`.
 #[must_use]
 pub fn dirs() -> Vec<PathBuf> {
-    let mut dirs: Vec<PathBuf> = runtime_dir().map(|dir| dir.join("glebe")).into_iter().collect();
-    dirs.push(ROOT_DIR.into());
-    let users = fs::read_dir(USERS_DIR).into_iter().flatten().flatten();
-    dirs.extend(users.map(|user| user.path().join("glebe")));
+    let mut dirs = dirs_below(Path::new(RUN_DIR));
+    dirs.extend(runtime_dir().map(|dir| dir.join("glebe")));
     dirs.sort();
     dirs.dedup();
     dirs
+}
+
+fn dirs_below(run: &Path) -> Vec<PathBuf> {
+    let users = fs::read_dir(run.join("user")).into_iter().flatten().flatten();
+    let all = users.map(|user| user.path()).chain([run.to_owned()]);
+    all.flat_map(|dir| [dir.join("glebe"), dir.join(SERVICE).join("glebe")]).collect()
 }
 
 /// Returns the sockets in `dir`, sorted by process and number; none if `dir` does not exist.
@@ -146,8 +155,16 @@ impl Served {
     /// # Errors
     /// The caller may not connect, or the answer is late, incomplete or malformed.
     pub fn read(&self, form: Form) -> Result<Option<String>, OsError> {
+        Ok(self.answer(form)?.map(|answer| answer.body))
+    }
+
+    /// Returns the statistics as [`Served::read`] does, and the process that listens.
+    ///
+    /// # Errors
+    /// As of [`Served::read`].
+    pub fn answer(&self, form: Form) -> Result<Option<Answer>, OsError> {
         match self.ask(form) {
-            Ok(body) => Ok(Some(body)),
+            Ok(answer) => Ok(Some(answer)),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 Ok(None)
             }
@@ -158,13 +175,12 @@ impl Served {
         }
     }
 
-    fn ask(&self, form: Form) -> io::Result<String> {
-        let stream = UnixStream::connect(&self.path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+    fn ask(&self, form: Form) -> io::Result<Answer> {
+        let stream = connect(&self.path, PATIENCE)?;
+        let Peer { pid, uid } = Peer::of(&stream)?;
         send_all(&stream, form.request().as_bytes())?;
         let wrong = |what: String| io::Error::new(ErrorKind::InvalidData, what);
-        let mut reader = BufReader::new(&stream);
+        let mut reader = BufReader::new(Until { stream, end: Instant::now() + PATIENCE });
         let mut head = String::new();
         reader.by_ref().take(HEAD_MAX).read_line(&mut head)?;
         let words: Vec<&str> = head.split_ascii_whitespace().collect();
@@ -185,14 +201,73 @@ impl Served {
             return Err(wrong("the answer has control characters".into()));
         }
         match outcome {
-            "ok" => Ok(body),
+            "ok" => Ok(Answer { body, pid, uid }),
             _ => Err(wrong(format!("refused: {body}"))),
         }
+    }
+}
+
+/// Statistics, and the process that listens at the socket. The kernel tells the process, so a false
+/// name of the socket does not change it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Answer {
+    /// The statistics, in the requested form.
+    pub body: String,
+    /// Process ID; 0 if this PID namespace does not show the process.
+    pub pid: u32,
+    /// Effective user when the process began to listen.
+    pub uid: u32,
+}
+
+/// A stream whose reads all end at one time, however few bytes each of them returns.
+struct Until {
+    stream: UnixStream,
+    end: Instant,
+}
+
+impl Read for Until {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let rest = self.end.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.stream.set_read_timeout(Some(rest))?;
+        self.stream.read(bytes)
     }
 }
 
 impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {}, reserve {}", self.pid, self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_have_directories_beside_those_of_users() {
+        let scratch = glebe_testing::Scratch::new("dirs");
+        let run = scratch.path();
+        fs::create_dir_all(run.join("user/7")).unwrap();
+        let wanted = ["user/7/glebe", "user/7/glebe-serve/glebe", "glebe", "glebe-serve/glebe"];
+        assert_eq!(dirs_below(run), wanted.map(|dir| run.join(dir)));
+        let all = dirs();
+        assert!(["/run/glebe", "/run/glebe-serve/glebe"].iter().all(|it| all.contains(&it.into())));
+    }
+
+    #[test]
+    fn a_slow_drip_has_one_end() {
+        use std::io::Write;
+        let (stream, mut drip) = UnixStream::pair().unwrap();
+        let patience = Duration::from_millis(100);
+        let dripping = std::thread::spawn(move || while drip.write_all(b"x").is_ok() {});
+        let mut reader = Until { stream, end: Instant::now() + patience };
+        let error = std::io::copy(&mut reader, &mut std::io::sink()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        drop(reader);
+        dripping.join().unwrap();
     }
 }

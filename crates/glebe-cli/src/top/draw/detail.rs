@@ -18,25 +18,28 @@ use super::{colored, heading};
 pub const DETAIL: u16 = 4;
 pub const TIMES: u16 = 2;
 
-pub fn detail(screen: &Screen, seen: &Seen, is_live: bool, frame: &mut Frame, area: Rect) {
+pub fn detail(screen: &Screen, seen: &Seen, has_bars: bool, frame: &mut Frame, area: Rect) {
     let numbers = &seen.numbers;
     let lent = screen.look().and_then(|look| look.lent_from(seen));
     let stripes = stripes(seen, lent);
     let promised = match lent.map_or(0, LentNow::promised) {
         0 => String::new(),
-        promised => format!("  promised {}", Bytes::new(promised)),
+        promised => format!("; promised {}", Bytes::new(promised)),
     };
     let [p50, p99, max] = [numbers.p50, numbers.p99, numbers.max].map(time);
-    let given =
-        format!("{} blocks given: half in {p50}, 99 % in {p99}, all in {max}", numbers.given);
+    let given = format!(
+        "{} blocks given: half within {p50}, 99 % within {p99}, the slowest {max}",
+        numbers.given
+    );
     let title = format!("process {}, reserve {}: {}", seen.pid, seen.number, seen.command);
+    // A narrow terminal cuts the times first.
     let waits = shown(screen, seen, area);
-    let longest = waits.iter().max().filter(|longest| **longest > 0 && is_live);
+    let longest = waits.iter().max().filter(|longest| **longest > 0 && has_bars);
     let times = longest.map_or_else(String::new, |it| format!("; bars: means up to {}", time(*it)));
     let lines = vec![
-        Line::from(vec![Span::styled(title, heading()), Span::raw(times)]),
+        Line::from(vec![Span::styled(title, heading()), Span::raw(promised + &times)]),
         bar(screen, usize::from(area.width), &stripes),
-        Line::from(format!(" {}{promised}", legend(&stripes))),
+        Line::from(legend(&stripes)),
         Line::from(given),
     ];
     frame.render_widget(Paragraph::new(lines), area);
@@ -54,7 +57,8 @@ fn shown(screen: &Screen, seen: &Seen, area: Rect) -> Vec<u64> {
     waits.split_off(waits.len().saturating_sub(usize::from(area.width)))
 }
 
-/// Leases are blocks too. Those that the daemon took over from an earlier one are of no reserve.
+/// Leases are blocks too. The sum has those that the daemon took over from an earlier one, which
+/// are of no reserve, because no row of the list is marked as such.
 fn stripes(seen: &Seen, lent: Option<&LentNow>) -> Vec<Stripe> {
     let numbers = &seen.numbers;
     let stripe = |sign, color, pages, name| Stripe { sign, color, pages, name };

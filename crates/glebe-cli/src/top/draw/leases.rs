@@ -11,7 +11,7 @@ use super::super::lent::{LentNow, OF_LEASES};
 use super::super::look::plain;
 use super::super::pick::window;
 use super::super::screen::{Focus, Screen};
-use super::{faint, heading, marked};
+use super::{faint, heading, in_view, marked};
 
 /// Lines above the leases.
 const ABOVE: usize = 3;
@@ -39,20 +39,16 @@ pub fn leases(screen: &Screen, lent: &LentNow, leases: &[&Row], frame: &mut Fram
     let fit = usize::from(area.height).saturating_sub(lines.len());
     // The last line tells of the others.
     let room = if leases.len() > fit { fit.saturating_sub(1) } else { leases.len() };
-    let picked = leases.iter().position(|row| screen.is_picked_lease(row));
+    let picked = screen.picked_lease();
     let shown = window(leases.len(), picked, room);
-    for row in &leases[shown.clone()] {
-        let style = marked(screen, Focus::Leases, screen.is_picked_lease(row));
+    for (nth, row) in shown.clone().zip(&leases[shown.clone()]) {
+        let style = marked(screen, Focus::Leases, picked == Some(nth));
         lines.push(Line::from(text(row)).style(style));
     }
     if leases.len() > room {
         let of = |rows: &[&Row]| rows.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
         let rest = Bytes::new(of(&leases[..shown.start]).saturating_add(of(&leases[shown.end..])));
-        let (first, last, count) = (shown.start + 1, shown.end, leases.len());
-        let told = match shown.is_empty() {
-            true => format!("{count} leases, {rest}"),
-            false => format!("leases {first} to {last} of {count}; the others have {rest}"),
-        };
+        let told = in_view("leases", &shown, leases.len(), rest);
         lines.push(Line::from(told).style(faint(screen)));
     }
     frame.render_widget(Paragraph::new(lines), area);

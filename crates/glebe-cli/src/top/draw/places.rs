@@ -20,8 +20,8 @@ pub enum Part {
 
 pub const PARTS: usize = 7;
 
-/// Returns the place of each part, which wants so many rows. The parts that a user needs most get
-/// rows first. Rows that no part wants are below the reserves.
+/// Divides the rows. `wants` holds the rows that each part can use. The parts that a user needs
+/// most get rows first. Rows that no part wants are below the reserves.
 pub fn places(area: Rect, wants: [u16; PARTS], focus: Focus) -> [Rect; PARTS] {
     const ALL: u16 = u16::MAX;
     // Names of columns and three reserves; a line of space, two of names, and three leases.
@@ -48,6 +48,19 @@ pub fn places(area: Rect, wants: [u16; PARTS], focus: Focus) -> [Rect; PARTS] {
     rows[Part::Reserves as usize] += left;
     let mut y = area.y;
     rows.map(|height| {
+        let place = Rect { y, height, ..area };
+        y += height;
+        place
+    })
+}
+
+/// Returns the places of the title, of a page, and of the keys.
+pub fn page_places(area: Rect) -> [Rect; 3] {
+    let title = area.height.min(1);
+    let keys = (area.height - title).min(1);
+    let text = area.height - title - keys;
+    let mut y = area.y;
+    [title, text, keys].map(|height| {
         let place = Rect { y, height, ..area };
         y += height;
         place
@@ -87,5 +100,13 @@ mod tests {
     fn rows_that_no_part_wants_are_below_the_reserves() {
         let wants = [4, 2, 4, 2, 5, 0, 1];
         assert_eq!(heights(30, wants, Focus::Reserves), [4, 14, 4, 2, 5, 0, 1]);
+    }
+
+    #[test]
+    fn a_page_has_all_rows_but_two() {
+        let by = [24, 3, 2, 1, 0].map(|rows| page_places(Rect::new(0, 0, 80, rows)));
+        let heights = by.map(|places| places.map(|place| place.height));
+        assert_eq!(heights, [[1, 22, 1], [1, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 0]]);
+        assert_eq!(by[0].map(|place| place.y), [0, 1, 23]);
     }
 }

@@ -64,8 +64,8 @@ impl Tmux {
         screen
     }
 
-    fn until_last_is(&self, line: &str) -> Vec<String> {
-        self.until(|screen| screen.last().is_some_and(|last| last == line))
+    fn until_last_is(&self, line: &str) {
+        self.until(|screen| screen.last().is_some_and(|last| last == line));
     }
 
     fn has_ended(&self) -> bool {
@@ -130,31 +130,32 @@ fn a_user_sees_and_moves_it_in_a_small_terminal() {
     let has = |screen: &[String], line: &str| screen.iter().any(|it| it == line);
     let tmux = Tmux::start(&scratch, &leases, &format!("exec {GLEBE} top --interval 0.2"));
 
-    let screen = tmux.until(|screen| rows.iter().all(|row| has(screen, row)));
-    assert_eq!((screen.len(), screen[0].as_str()), (24, "glebe top, every 0.2 s; by size"));
-    assert_eq!(screen[23], KEYS);
-    assert!(has(&screen, COLUMNS) && screen[1].starts_with("memory "), "{screen:#?}");
-    assert!(screen.iter().all(|line| line.chars().count() <= 80), "{screen:#?}");
     let words = |line: &String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let pid = server.pid().to_string();
-    let row = screen.iter().map(words).find(|words| words.first() == Some(&pid));
-    assert!(row.is_some_and(|row| row[1] == "glebe"), "{screen:#?}");
-    assert!(
-        screen.iter().any(|line| line.starts_with(" = leases 6 MiB  # blocks ")),
-        "{screen:#?}"
-    );
-    let bar = screen.iter().find(|line| line.starts_with("[=")).expect("a bar");
-    assert!(bar.len() == 80 && bar.ends_with(']'), "{bar}");
+    let begin = [server.pid().to_string(), "glebe".to_owned()];
+    let is_bar = |line: &str| line.starts_with("[=") && line.len() == 80 && line.ends_with(']');
+    // tmux may show a part of a drawing, so each wait is for all that one drawing has.
+    let screen = tmux.until(|screen| {
+        rows.iter().all(|row| has(screen, row))
+            && (screen.len(), &*screen[0]) == (24, "glebe top, every 0.2 s; by size")
+            && screen[23] == KEYS
+            && (has(screen, COLUMNS) && screen[1].starts_with("memory "))
+            && screen.iter().map(words).any(|words| words.starts_with(&begin))
+            && screen.iter().any(|line| line.starts_with("= leases 6 MiB  # blocks "))
+            && screen.iter().any(|line| is_bar(line))
+    });
+    assert!(screen.iter().all(|line| line.chars().count() <= 80), "{screen:#?}");
 
     tmux.press(&["s"]);
     tmux.until(|screen| screen[0] == "glebe top, every 0.2 s; by blocks");
     tmux.press(&["/", "W", "e", "b"]);
     tmux.until_last_is("filter: Web_   Enter keep, Esc show all");
     tmux.press(&["BSpace", "Enter"]);
-    let screen = tmux.until_last_is(KEYS);
-    assert_eq!(screen[0], "glebe top, every 0.2 s; by blocks; filter We");
-    assert!(has(&screen, &rows[0]) && !has(&screen, &rows[1]), "{screen:#?}");
-    assert!(has(&screen, "No reserve matches the filter."), "{screen:#?}");
+    tmux.until(|screen| {
+        screen.last().is_some_and(|last| last == KEYS)
+            && screen[0] == "glebe top, every 0.2 s; by blocks; filter We"
+            && (has(screen, &rows[0]) && !has(screen, &rows[1]))
+            && has(screen, "No reserve matches the filter.")
+    });
     tmux.press(&["Escape"]);
     tmux.until(|screen| has(screen, COLUMNS) && has(screen, &rows[1]));
 
@@ -165,10 +166,16 @@ fn a_user_sees_and_moves_it_in_a_small_terminal() {
         screen.iter().any(|line| line.contains(&format!("\x1b[7m{}", rows[1])))
     });
     tools::run(&mut tmux.command(&["resize-window", "-x", "40", "-y", "10"]));
-    let screen = tmux.until_last_is(&KEYS.replace("Tab leases", "Tab reserves")[..40]);
-    assert!(screen.len() == 10 && screen[0].starts_with("glebe top, "), "{screen:#?}");
-    assert!(rows.iter().all(|row| has(&screen, row[..40].trim_end())), "{screen:#?}");
-    tmux.press(&["q"]);
+    tmux.until(|screen| {
+        (screen.len() == 10 && screen[0].starts_with("glebe top, "))
+            && screen[9] == KEYS.replace("Tab leases", "Tab reserves")[..40]
+            && rows.iter().all(|row| has(screen, row[..40].trim_end()))
+    });
+    tmux.press(&["h"]);
+    tmux.until(|screen| has(screen, "SIZE     length of the reserve"));
+    tmux.press(&["End"]);
+    tmux.until(|screen| screen[8].starts_with("m map of physical memory"));
+    tmux.press(&["Escape", "q"]);
     wait_until("its end", patience(), || tmux.has_ended());
     server.signal("TERM");
     server.ends_well();

@@ -1,12 +1,15 @@
-//! [`Listener`] accepts connections only of its own user; [`send_all`] raises no `SIGPIPE`;
-//! [`Peer`] is the process at the other end. Source: send(2), unix(7).
+//! [`Listener`] accepts connections only of its own user; [`connect`] waits for a limited time;
+//! [`send_all`] raises no `SIGPIPE`; [`Peer`] is the process at the other end. Source: send(2),
+//! unix(7), SO_SNDTIMEO in socket(7).
 #![allow(unsafe_code)]
 
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::file;
 use crate::error::OsError;
@@ -74,6 +77,45 @@ impl Drop for Bound {
     }
 }
 
+/// Connects to the socket at `path`, whose listener may have a full queue. No wait for it, and no
+/// later write, is longer than `limit`.
+///
+/// # Errors
+/// `WouldBlock` after `limit`; `InvalidInput` if the path is too long; ECONNREFUSED if nobody
+/// listens.
+pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: makes a descriptor.
+    let fd = answer("socket", || unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    stream.set_write_timeout(Some(limit))?;
+    let address = address(path)?;
+    let len = size_of_val(&address) as libc::socklen_t;
+    loop {
+        // SAFETY: `address` is a local of `len` bytes, and `stream` keeps the descriptor open.
+        let connected =
+            answer("connect", || unsafe { libc::connect(fd, (&raw const address).cast(), len) });
+        match connected {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            other => return other.map(|_| stream),
+        }
+    }
+}
+
+fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
+    let bytes = path.as_os_str().as_bytes();
+    let mut address =
+        libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
+    let most = address.sun_path.len() - 1;
+    if bytes.len() > most || bytes.contains(&0) {
+        let what = format!("a socket's path of {} bytes; at most {most}, none 0", bytes.len());
+        return Err(io::Error::new(ErrorKind::InvalidInput, what));
+    }
+    address.sun_path.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from as libc::c_char);
+    Ok(address)
+}
+
 /// Sends all of `bytes`. Each send(2) has the stream's write timeout.
 pub fn send_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -133,6 +175,28 @@ mod tests {
             })
         };
         assert!(error, "it was sent, or a signal ended the child");
+    }
+
+    #[test]
+    fn a_full_queue_ends_the_wait_for_a_connection() {
+        let scratch = glebe_testing::Scratch::new("queue");
+        let path = scratch.path().join("socket");
+        let limit = Duration::from_millis(20);
+        assert_eq!(connect(&path, limit).unwrap_err().kind(), ErrorKind::NotFound);
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut waiting = Vec::new();
+        let error = loop {
+            match connect(&path, limit) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(!waiting.is_empty());
+        drop(listener);
+        assert_eq!(connect(&path, limit).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        let long = connect(Path::new(&"x".repeat(108)), limit).unwrap_err();
+        assert_eq!(long.to_string(), "a socket's path of 108 bytes; at most 107, none 0");
     }
 
     #[test]
