@@ -53,7 +53,7 @@ help:
 	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"
 	@echo "              DESTDIR if set; builds only what is missing; make uninstall removes them"
 	@echo "make packages  for Debian, Python and crates.io, in $(TARGET)/packages"
-	@echo "make packages-check  versions, licences, and the packages for Debian in Debian trees (root)"
+	@echo "make packages-check  versions, licences, packages and newcomers' pages in Debian trees (root)"
 
 build: $(READY)
 
@@ -127,8 +127,9 @@ miri:
 # Leaves out the C libraries, whose reference is their headers, and which share names with others.
 doc:
 	cargo doc --workspace --exclude glebe-c --exclude glebe-huge --exclude glebe-preload \
-	    --exclude glebe-python --lib --no-deps --features glebe/cuda
+	    --exclude glebe-python --lib --no-deps
 	scripts/doc_items.py $(TARGET)
+	cargo doc -p glebe --lib --no-deps --features cuda
 
 # The options of the commands are checked if `make test` has built the command.
 docs: TESTED_GLEBE := $(wildcard $(TARGET)/debug/glebe)
@@ -181,6 +182,7 @@ packages: build wheels package
 
 packages-check: versions licences
 	scripts/debian.py check $(OUT)
+	scripts/debian.py newcomers $(OUT)
 
 versions:
 	scripts/versions.py --check
@@ -214,9 +216,9 @@ msrv:
 
 rustdoc:
 	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c \
-	    --exclude glebe-huge --exclude glebe-preload --exclude glebe-python --lib --no-deps \
-	    --features glebe/cuda
+	    --exclude glebe-huge --exclude glebe-preload --exclude glebe-python --lib --no-deps
 	scripts/doc_items.py $(TARGET)
+	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc -p glebe --lib --no-deps --features cuda
 
 shape:
 	scripts/shape.py --self-test

@@ -3,6 +3,8 @@
 
 Usage: debian.py make FOLDER-OF-THE-BUILD OUT   makes them in OUT
        debian.py check OUT                      tries those in OUT
+       debian.py newcomers OUT                  runs the pages for newcomers with those in OUT, and with
+                                                the wheel there
 
 Making needs debhelper, or root and a Debian mirror for apt. Trying needs root and a mirror: see
 debs/tree.py. Prints `skipped: ` and why without them. Exits with 1 on any fault.
@@ -14,7 +16,7 @@ import sys
 sys.dont_write_bytecode = True
 
 from machines.table import Skipped
-from debs import build, checks
+from debs import build, checks, newcomers
 from testing.build import Failed
 
 
@@ -26,6 +28,8 @@ def main():
                 return 0
             case ["check", out]:
                 return checks.all_of(pathlib.Path(out))
+            case ["newcomers", out]:
+                return newcomers.check(pathlib.Path(out))
         print(__doc__, file=sys.stderr)
         return 2
     except Skipped as why:

@@ -34,7 +34,7 @@ mount --rbind /dev "$root/dev"
 mount -o remount,bind,ro "$root/dev"
 mount -t tmpfs tmpfs "$root/dev/shm"
 mount --rbind /sys "$root/sys"
-mount -o remount,bind,ro "$root/sys"
+[ "$CHANGES_POOLS" = yes ] || mount -o remount,bind,ro "$root/sys"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mkdir -p "$root/shared"
 mount --bind "$3" "$root/shared"
@@ -79,12 +79,14 @@ def make(suite, packages, folder):
 
 class Tree:
     """One use of a tree: a context manager. The folder `shared` is /shared in the tree. Without a
-    list, the tree has packages that build programs in C and, on the oldest release, packages."""
+    list, the tree has packages that build programs in C and, on the oldest release, packages. With
+    `changes_pools`, commands in it may write to the machine's /sys."""
 
-    def __init__(self, suite, packages=None):
+    def __init__(self, suite, packages=None, changes_pools=False):
         if packages is None:
             packages = COMMON + (MAKERS if suite == OLDEST else [])
         self.base = made(suite, packages)
+        self.environment = {**os.environ, "CHANGES_POOLS": "yes" if changes_pools else "no"}
 
     def __enter__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="use-", dir=TREES))
@@ -105,6 +107,7 @@ class Tree:
         try:
             done = subprocess.run(
                 words,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

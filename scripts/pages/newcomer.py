@@ -117,7 +117,8 @@ class Place:
         """Returns what is missing of `words`, which `needs` explains, or ""."""
         for word in words:
             if word == "libglebe":
-                if not (self.programs / "glebe.pc").exists():
+                asked = ["pkg-config", "--exists", "glebe"]
+                if subprocess.run(asked, env=self.env).returncode:
                     return "the C library is not built"
             elif shutil.which(word, path=self.env["PATH"]) is None:
                 asked = [self.python, "-c", f"import {word}"]

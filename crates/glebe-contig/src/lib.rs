@@ -409,6 +409,7 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::blocks::glance::{glance, Glance};
     pub use crate::bricks::{bricks, cut, punch, recast};
     pub use crate::certificate::locate;
     pub use crate::explain::explain_on;

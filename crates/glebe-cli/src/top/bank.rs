@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use glebe::contig::bank::{glance, Glance};
+use glebe::contig::internal::{glance, Glance};
 use glebe::contig::Error;
 
 /// The time between two looks is at least so many times that of a look.

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use glebe::contig::bank::Glance;
+use glebe::contig::internal::Glance;
 use glebe::internal::sys::machine::hugetlb::{sizes, Pool, PoolCounts};
 use glebe::internal::sys::machine::{buddyinfo, meminfo};
 use glebe::units::{Bytes, PageSize, Pages};

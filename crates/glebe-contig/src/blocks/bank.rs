@@ -15,8 +15,6 @@ use glebe_os::internal::sys::machine::memory_block::{BlockState, MemoryBlock, Me
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
-pub use super::glance::{glance, Glance};
-
 /// A memory block on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {

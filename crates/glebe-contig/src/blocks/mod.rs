@@ -14,7 +14,7 @@
 pub mod bank;
 mod choose;
 mod draw;
-mod glance;
+pub(crate) mod glance;
 mod owner;
 mod plan;
 mod record;

@@ -1,5 +1,6 @@
 //! Tests memory blocks, as root.
 
+use super::glance::{glance, Glance};
 use super::plan::{plan, Wanted, Whose};
 use super::record::Line;
 use super::*;
@@ -146,14 +147,14 @@ fn a_block_of_the_bank_that_somebody_put_back_is_struck_out() {
 #[test]
 fn a_glance_waits_for_no_lock_and_repairs_nothing() {
     let Some(good) = Good::new() else { return };
-    let sums = || bank::glance().unwrap().unwrap_or_default();
+    let sums = || glance().unwrap().unwrap_or_default();
     let before = sums();
     if !good.leave(Owner::Bank, true) {
         return;
     }
     let work = begin().unwrap();
     let (one, len) = (before.blocks + 1, before.len + work.blocks.size());
-    assert_eq!(sums(), bank::Glance { blocks: one, len, drawn: before.drawn });
+    assert_eq!(sums(), Glance { blocks: one, len, drawn: before.drawn });
     work.blocks.take_off_line(good.block, Duration::from_secs(1)).unwrap();
     work.blocks.put_on_line(good.block, false).unwrap();
     assert_eq!(sums(), before, "somebody put it back");

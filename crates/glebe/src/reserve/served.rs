@@ -162,6 +162,7 @@ impl Served {
     ///
     /// # Errors
     /// As of [`Served::read`].
+    #[doc(hidden)]
     pub fn answer(&self, form: Form) -> Result<Option<Answer>, OsError> {
         match self.ask(form) {
             Ok(answer) => Ok(Some(answer)),
@@ -210,6 +211,7 @@ impl Served {
 /// Statistics, and the process that listens at the socket. The kernel tells the process, so a false
 /// name of the socket does not change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(hidden)]
 #[non_exhaustive]
 pub struct Answer {
     /// The statistics, in the requested form.

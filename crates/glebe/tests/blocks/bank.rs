@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use glebe::contig::internal::{glance, Glance};
 use glebe::contig::{bank, Contig, Error, Source};
 use glebe::internal::ClosedBlock;
 use glebe::reserve::Reserve;
@@ -105,8 +106,8 @@ fn memory_is_drawn_from_under_a_busy_program() {
     let status = bank::status().unwrap();
     assert_eq!(status.blocks[0].drawn, Bytes::new(len));
     let whole = Bytes::new(len);
-    let sums = bank::Glance { blocks: 1, len: whole, drawn: whole };
-    assert_eq!(bank::glance().unwrap(), Some(sums));
+    let sums = Glance { blocks: 1, len: whole, drawn: whole };
+    assert_eq!(glance().unwrap(), Some(sums));
     let kept = bank::drop(None).unwrap();
     assert_eq!(kept.blocks, [] as [u64; 0], "what is drawn on stays");
     let name = format!("memory block {}", bank.0[0]);
