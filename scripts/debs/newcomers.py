@@ -17,7 +17,7 @@ from .build import ROOT
 from .checks import packages_in
 from .tree import OLDEST, Tree
 
-PACKAGES = ["gcc", "libc6-dev", "pkgconf", "python3", "python3-venv", "procps"]
+PACKAGES = ["gcc", "libc6-dev", "pkgconf", "procps", "python3", "python3-venv", "systemd"]
 # The folders of a clone that the pages' commands need.
 CLONE = ["scripts", "docs/start", "crates/glebe-c/include"]
 INSTALL = """

@@ -85,8 +85,8 @@ fn each_form_is_served_until_the_reserve_is_dropped() {
 
     let one = only(&dir);
     assert_eq!((one.path(), one.pid()), (&*path, std::process::id()));
-    let answer = one.answer(Form::Json).unwrap().unwrap();
-    assert_eq!((answer.pid, answer.uid), (one.pid(), fs::metadata(&dir).unwrap().uid()));
+    let (_, peer) = one.answer(Form::Json).unwrap().unwrap();
+    assert_eq!((peer.pid, peer.uid), (one.pid(), fs::metadata(&dir).unwrap().uid()));
     let stats = reserve.stats();
     let nodes = NodeBytes::new().of(&reserve);
     let text = stats.to_string() + &node_lines(&nodes);

@@ -8,8 +8,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use glebe::internal::sys::files::socket::Peer;
 use glebe::lease::LeaseError;
-use glebe::reserve::served::{self, Answer, Form, Served};
+use glebe::reserve::served::{self, Form, Served};
 use ratatui::text::Span;
 
 use super::bank::Bank;
@@ -102,8 +103,8 @@ impl Look {
     /// Returns how many reserves refused an answer: 0 or 1.
     fn ask(&mut self, served: &Served) -> usize {
         match served.answer(Form::Json) {
-            Ok(Some(answer)) => match Numbers::from_json(&answer.body) {
-                Some(numbers) => self.reserves.push(Seen::new(served, &answer, numbers)),
+            Ok(Some((text, peer))) => match Numbers::from_json(&text) {
+                Some(numbers) => self.reserves.push(Seen::new(served, &peer, numbers)),
                 None => self.note(&format!("{served} has another version's statistics")),
             },
             Ok(None) => {}
@@ -135,11 +136,11 @@ impl Look {
 }
 
 impl Seen {
-    fn new(served: &Served, answer: &Answer, numbers: Numbers) -> Self {
+    fn new(served: &Served, peer: &Peer, numbers: Numbers) -> Self {
         let (path, pid) = (served.path().to_owned(), served.pid());
         // A user chooses the number in the name of a socket, but not the process that listens. Its
         // number may be another's now. Root lies to nobody, and may have become another user.
-        let is_own = answer.pid == pid && (answer.uid == 0 || Some(answer.uid) == user(pid));
+        let is_own = peer.pid == pid && (peer.uid == 0 || Some(peer.uid) == user(pid));
         let command = if is_own { command(pid) } else { "?".to_owned() };
         Self { path, at: Instant::now(), pid, number: served.number(), command, is_own, numbers }
     }

@@ -155,15 +155,15 @@ impl Served {
     /// # Errors
     /// The caller may not connect, or the answer is late, incomplete or malformed.
     pub fn read(&self, form: Form) -> Result<Option<String>, OsError> {
-        Ok(self.answer(form)?.map(|answer| answer.body))
+        Ok(self.answer(form)?.map(|(text, _)| text))
     }
 
-    /// Returns the statistics as [`Served::read`] does, and the process that listens.
+    /// Returns the statistics as [`Served::read`] does, and the process that listens. The kernel
+    /// tells the process, so a false name of the socket does not change it.
     ///
     /// # Errors
     /// As of [`Served::read`].
-    #[doc(hidden)]
-    pub fn answer(&self, form: Form) -> Result<Option<Answer>, OsError> {
+    pub fn answer(&self, form: Form) -> Result<Option<(String, Peer)>, OsError> {
         match self.ask(form) {
             Ok(answer) => Ok(Some(answer)),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
@@ -176,9 +176,9 @@ impl Served {
         }
     }
 
-    fn ask(&self, form: Form) -> io::Result<Answer> {
+    fn ask(&self, form: Form) -> io::Result<(String, Peer)> {
         let stream = connect(&self.path, PATIENCE)?;
-        let Peer { pid, uid } = Peer::of(&stream)?;
+        let peer = Peer::of(&stream)?;
         send_all(&stream, form.request().as_bytes())?;
         let wrong = |what: String| io::Error::new(ErrorKind::InvalidData, what);
         let mut reader = BufReader::new(Until { stream, end: Instant::now() + PATIENCE });
@@ -202,24 +202,10 @@ impl Served {
             return Err(wrong("the answer has control characters".into()));
         }
         match outcome {
-            "ok" => Ok(Answer { body, pid, uid }),
+            "ok" => Ok((body, peer)),
             _ => Err(wrong(format!("refused: {body}"))),
         }
     }
-}
-
-/// Statistics, and the process that listens at the socket. The kernel tells the process, so a false
-/// name of the socket does not change it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[doc(hidden)]
-#[non_exhaustive]
-pub struct Answer {
-    /// The statistics, in the requested form.
-    pub body: String,
-    /// Process ID; 0 if this PID namespace does not show the process.
-    pub pid: u32,
-    /// Effective user when the process began to listen.
-    pub uid: u32,
 }
 
 /// A stream whose reads all end at one time, however few bytes each of them returns.
