@@ -44,7 +44,7 @@ help:
 	@echo "make doc      the documentation, in $(TARGET)/doc"
 	@echo "make docs     check links, figures, messages, commands and pictures of the pages"
 	@echo "make book     the pages as a book, in $(TARGET)/book, if mdBook is installed"
-	@echo "make release-check  make build, docs and book; run the commands of the pages for newcomers"
+	@echo "make release-check  docs, book, packages and their check; the pages for newcomers, here and in Debian"
 	@echo "make man      update the manual pages in man/ from the command"
 	@echo "make python   the wheel for Python, in $(TARGET)/wheels; pip fetches what builds it"
 	@echo "make wheels   the same, and the wheel for aarch64"
@@ -147,10 +147,11 @@ book:
 	fi
 
 # Python's examples run if `make python` has made its environment.
-release-check: build docs book
+release-check: build docs book packages
 	scripts/newcomer.py --self-test
 	scripts/newcomer.py --glebe $(GLEBE) \
 	    $(if $(wildcard $(TARGET)/python/bin/python3),--python $(TARGET)/python/bin/python3)
+	$(MAKE) packages-check
 
 install: $(READY)
 	scripts/install.sh $(BUILT)
