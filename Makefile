@@ -87,6 +87,7 @@ vm:
 
 vm-all:
 	scripts/vm.py --all
+	scripts/kernels.py
 
 bench:
 	cargo build --profile $(PROFILE) -p glebe-bench --features jemalloc
