@@ -39,10 +39,10 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     report.check("failures", 0);
     let mib = report.plan(ROOM_MIB_QUICK, ROOM_MIB);
     for threads in THREADS {
-        let peers = CacheServer::all(mib, threads, report)?;
+        let peers = CacheServer::all(mib, threads, false, report)?;
         requests(&peers, |op, size, depth| name(op, size, depth, threads), report)?;
     }
-    let peers = CacheServer::all_with_tls(mib, report)?;
+    let peers = CacheServer::all(mib, 1, true, report)?;
     requests(&peers, |op, size, depth| format!("tls_{}", name(op, size, depth, 1)), report)?;
     drop(peers);
     trace::measure(report)?;
@@ -109,7 +109,7 @@ fn ratio(what: &str, case: &str, unit: &str, report: &mut Report) {
 }
 
 fn idle(report: &mut Report) -> Outcome {
-    let peers = CacheServer::all(ROOM_MIB / 8, 1, report)?;
+    let peers = CacheServer::all(ROOM_MIB / 8, 1, false, report)?;
     for _ in rounds("serve, idle connections", 1, NO_END) {
         for peer in &peers {
             let before = peer.resident()?;

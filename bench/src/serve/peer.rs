@@ -50,15 +50,12 @@ pub(super) struct CacheServer {
 
 impl CacheServer {
     /// Starts glebe and, if installed, memcached.
-    pub(super) fn all(mib: u64, threads: usize, report: &mut Report) -> Outcome<Vec<Self>> {
-        Self::both(mib, threads, false, report)
-    }
-
-    pub(super) fn all_with_tls(mib: u64, report: &mut Report) -> Outcome<Vec<Self>> {
-        Self::both(mib, 1, true, report)
-    }
-
-    fn both(mib: u64, threads: usize, tls: bool, report: &mut Report) -> Outcome<Vec<Self>> {
+    pub(super) fn all(
+        mib: u64,
+        threads: usize,
+        tls: bool,
+        report: &mut Report,
+    ) -> Outcome<Vec<Self>> {
         let mut all = vec![Self::start(ServerKind::Glebe, mib, threads, tls)?];
         match is_installed(tls) {
             true => all.push(Self::start(ServerKind::Memcached, mib, threads, tls)?),

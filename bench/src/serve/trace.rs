@@ -23,7 +23,7 @@ const ITEM: usize = 100;
 pub(super) fn measure(report: &mut Report) -> Outcome {
     let (keys, requests) = report.plan((5_000, 10_000), (1_000_000, 10_000_000));
     let zipf = Zipf::new(keys);
-    for peer in CacheServer::all(MIB, 1, report)? {
+    for peer in CacheServer::all(MIB, 1, false, report)? {
         let mut client = Client(BufReader::with_capacity(1 << 20, connect(peer.port)?));
         let (mut hits, mut asked, mut random) = (0, 0, Random::new(11));
         let turns = requests / DEPTH;
@@ -40,7 +40,7 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     }
     // Memory in MiB, and more items than fit.
     let (mib, items) = report.plan((16, 250_000), (MIB, 1_000_000));
-    for peer in CacheServer::all(mib, 1, report)? {
+    for peer in CacheServer::all(mib, 1, false, report)? {
         let mut client = Client(BufReader::new(connect(peer.port)?));
         (0..items).step_by(1000).try_for_each(|first| client.fill(first..first + 1000))?;
         report.add("items_100", peer.who.name(), "items", client.items()? as f64);

@@ -33,7 +33,7 @@ pub(super) fn connect(port: u16) -> Outcome<TcpStream> {
 
 impl Wire {
     pub(super) fn to(port: u16, with_tls: bool) -> Outcome<Self> {
-        let stream = connect(port)?;
+        let mut stream = connect(port)?;
         if !with_tls {
             return Ok(Self::Plain(stream));
         }
@@ -43,7 +43,6 @@ impl Wire {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let mut stream = stream;
         let mut session =
             ClientConnection::new(Arc::new(config), ServerName::try_from("localhost")?)?;
         session.complete_io(&mut stream)?;

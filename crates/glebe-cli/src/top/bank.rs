@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use glebe::contig::internal::{glance, Glance};
 use glebe::contig::Error;
 
-/// The time between two looks is at least so many times that of a look.
+/// A look may take this share of the time: 1 / `REST`.
 const REST: u32 = 20;
 
 #[derive(Default)]
