@@ -1,17 +1,15 @@
-//! [`explain`] looks for one physically contiguous run without taking memory. Cost: half a second
-//! per pool for 24 GiB.
+//! [`explain`] looks for one physically contiguous run without taking memory. Cost: 0.4 s for 24 GiB
+//! if the frames must be read, for [`FrameUses`].
 
 use std::path::Path;
 
+use super::frame_uses::FrameUses;
 use super::populate::{available_on, Gate};
 use super::{blocks, pool_sizes, smallest_hugetlb, Error, Node};
-use glebe_os::internal::sys::machine::absent::mark_elsewhere;
 use glebe_os::internal::sys::machine::buddyinfo;
 use glebe_os::internal::sys::machine::cgroup::Resource;
 use glebe_os::internal::sys::machine::hugetlb::{sizes, Pool};
-use glebe_os::internal::sys::machine::kpage::{runs, uses, Use};
 use glebe_os::internal::sys::machine::numa;
-use glebe_os::internal::sys::machine::zones::frames_of_nodes;
 use glebe_os::internal::sys::memory::madvise::transparent_huge_page;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize, Pages};
@@ -65,14 +63,15 @@ pub struct Outlook {
 /// # Errors
 /// [`Error::ZeroLength`]; if a file cannot be read.
 pub fn explain(len: Bytes) -> Result<Outlook, Error> {
-    explain_on(len, None)
+    explain_on(len, None, &FrameUses::default())
 }
 
-/// Says whether one run of `len` bytes is available on `node`, or anywhere for `None`.
+/// Says whether one run of `len` bytes is available on `node`, or anywhere for `None`. Reads `frames`
+/// if it needs them.
 ///
 /// # Errors
 /// [`Error::ZeroLength`], [`Error::NoSuchNode`]; if a file cannot be read.
-pub fn explain_on(len: Bytes, node: Option<Node>) -> Result<Outlook, Error> {
+pub fn explain_on(len: Bytes, node: Option<Node>, frames: &FrameUses) -> Result<Outlook, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
     }
@@ -96,7 +95,7 @@ pub fn explain_on(len: Bytes, node: Option<Node>) -> Result<Outlook, Error> {
     // Small pages come first, because they form the most runs.
     for pool in pool_sizes().into_iter().rev().filter_map(Pool::of) {
         let Some(pool) = part_on(pool, node)? else { continue };
-        outlooks.push(by_pool(len, available, &pool)?);
+        outlooks.push(by_pool(len, available, &pool, frames)?);
         if outlooks.last().is_some_and(|outlook| outlook.verdict == Verdict::Now) {
             break;
         }
@@ -122,7 +121,12 @@ fn part_on(pool: Pool, node: Option<Node>) -> Result<Option<Pool>, Error> {
     }
 }
 
-fn by_pool(len: Bytes, available: Bytes, pool: &Pool) -> Result<Outlook, Error> {
+fn by_pool(
+    len: Bytes,
+    available: Bytes,
+    pool: &Pool,
+    frames: &FrameUses,
+) -> Result<Outlook, Error> {
     let size = pool.size();
     let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
     if let Err(refused) = Gate::new(Resource::Hugetlb(size))?.check(rounded) {
@@ -131,8 +135,11 @@ fn by_pool(len: Bytes, available: Bytes, pool: &Pool) -> Result<Outlook, Error> 
     let pages = Pages::new(pool.counts()?.available());
     let idle = pages.checked_bytes(size).unwrap_or_default();
     let (may_grow, node) = (pool.is_writable(), pool.node());
-    let runs = longest_runs(size, node);
-    Ok(judge(&Seen { len, size, node, idle, available, may_grow, runs }))
+    let mut seen = Seen { len, size, node, idle, available, may_grow, runs: None };
+    if seen.most() >= len {
+        seen.runs = frames.longest_runs(size, node);
+    }
+    Ok(judge(&seen))
 }
 
 fn best(outlooks: Vec<Outlook>) -> Option<Outlook> {
@@ -195,23 +202,18 @@ struct Seen {
     available: Bytes,
     may_grow: bool,
     /// Bytes of the longest idle run, and of the longest idle or free run; `None` if frames are
-    /// hidden.
+    /// hidden, or if there are too few bytes in pieces.
     runs: Option<(Bytes, Bytes)>,
 }
 
-fn longest_runs(size: PageSize, node: Option<Node>) -> Option<(Bytes, Bytes)> {
-    let page = page_size();
-    let block = size.bytes().pages_down(page);
-    let mut uses = uses(block).ok()?;
-    if let Some(node) = node {
-        mark_elsewhere(&mut uses, block, node, &frames_of_nodes().ok()?);
+impl Seen {
+    /// Returns the bytes that this process could have, in pieces.
+    fn most(&self) -> Bytes {
+        match self.may_grow {
+            true => self.idle.checked_add(self.available).unwrap_or(self.idle),
+            false => self.idle,
+        }
     }
-    let longest = |counts: fn(Use) -> bool| {
-        let all = runs(&uses, block, counts).into_iter();
-        all.map(|(_, len)| len.bytes(page)).max().unwrap_or_default()
-    };
-    let idle = longest(|of| of == Use::PoolIdle);
-    Some((idle, longest(|of| matches!(of, Use::PoolIdle | Use::Free))))
 }
 
 fn judge(seen: &Seen) -> Outlook {
@@ -220,8 +222,7 @@ fn judge(seen: &Seen) -> Outlook {
     let as_root = || format!("as root: glebe contig explain {} --try{option}", short(len.get()));
     let at_boot = || format!("at boot: {}", boot_parameter_on(size, pages, node));
     let said = |verdict, why: String, helps| Outlook { verdict, why, helps };
-    let most = if may_grow { idle.checked_add(available).unwrap_or(idle) } else { idle };
-    if most < len {
+    if seen.most() < len {
         let helps = match may_grow {
             true => vec![at_boot()],
             false => vec![as_root(), at_boot()],
@@ -388,12 +389,14 @@ mod tests {
     #[test]
     fn each_node_has_an_answer() {
         let is_allowed = |node: &Node| numa::allowed().is_none_or(|all| all.contains(node));
+        let frames = FrameUses::default();
+        let told = |len, node| explain_on(len, Some(node), &frames);
         for node in numa::with_memory().into_iter().filter(is_allowed) {
-            assert_eq!(explain_on(page_size().bytes(), Some(node)).unwrap().verdict, Verdict::Now);
-            let told = explain_on(Bytes::gib(1 << 20), Some(node)).unwrap();
+            assert_eq!(told(page_size().bytes(), node).unwrap().verdict, Verdict::Now);
+            let told = told(Bytes::gib(1 << 20), node).unwrap();
             assert_eq!(told.verdict, Verdict::No, "{told:?}");
         }
-        let missing = explain_on(Bytes::mib(1), Some(Node(1 << 20)));
+        let missing = told(Bytes::mib(1), Node(1 << 20));
         assert!(matches!(missing, Err(Error::NoSuchNode { .. })), "{missing:?}");
     }
 

@@ -34,6 +34,7 @@ mod choose;
 mod elsewhere;
 mod error;
 mod explain;
+mod frame_uses;
 mod hold;
 mod hugetlb;
 mod nodes;
@@ -413,6 +414,7 @@ pub mod internal {
     pub use crate::bricks::{bricks, cut, punch, recast};
     pub use crate::certificate::locate;
     pub use crate::explain::explain_on;
+    pub use crate::frame_uses::FrameUses;
     pub use crate::nodes::joined_nodes;
     pub use crate::options::{chosen_for_runs, options_for_more};
     pub use crate::pool::Keeping;

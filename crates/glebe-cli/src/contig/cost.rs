@@ -5,7 +5,7 @@
 //! as *stuck* if the kernel holds it or may hold it, or if it is of a pool's page in use. The time
 //! is linear in the number of blocks. Moves may still fail, because no file shows pinned pages.
 
-use glebe::contig::explain;
+use glebe::contig::internal::{explain_on, FrameUses};
 use glebe::internal::sys::machine::hugetlb::{sizes, smallest, Pool};
 use glebe::internal::sys::machine::kpage::{Occupancy, Use};
 use glebe::internal::sys::page_size;
@@ -74,7 +74,8 @@ impl Request {
         len: Bytes,
         blocks: Option<&[(Use, Occupancy)]>,
     ) -> Result<Self, Box<dyn std::error::Error>> {
-        let outlook = explain(len)?;
+        let uses = blocks.map(|blocks| blocks.iter().map(|(found, _)| *found).collect());
+        let outlook = explain_on(len, None, &FrameUses::of(uses))?;
         let each = smallest().bytes().pages_down(page_size());
         let cost = blocks.map(|blocks| cheapest(blocks, each, len));
         let idle = |size: PageSize| {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use glebe::contig::internal::explain_on;
+use glebe::contig::internal::{explain_on, FrameUses};
 use glebe::contig::{Contig, Error, Node, Outlook, Verdict};
 use glebe::internal::sys::machine::numa;
 use glebe::internal::sys::memory::pagemap::frames_visible;
@@ -88,14 +88,15 @@ fn write_tried(memory: &Contig, out: &mut dyn Write) -> io::Result<()> {
 
 impl Answer {
     fn find(len: Bytes, node: Option<Node>) -> Result<Self, Error> {
-        let outlook = explain_on(len, node)?;
+        let frames = FrameUses::default();
+        let outlook = explain_on(len, node, &frames)?;
         let nodes = match node {
             None => numa::with_memory(),
             Some(_) => Vec::new(),
         };
         // The machine's answer is that of a single node.
         let nodes = if nodes.len() > 1 { nodes } else { Vec::new() };
-        let of_node = |node| Ok((node, explain_on(len, Some(node))?));
+        let of_node = |node| Ok((node, explain_on(len, Some(node), &frames)?));
         let by_node = nodes.into_iter().map(of_node).collect::<Result<_, Error>>()?;
         Ok(Self { len, node, outlook, by_node })
     }

@@ -219,15 +219,15 @@ fn a_lack_of_descriptors_is_said_before_the_start() {
     assert!(wrong.contains(&needed) && wrong.contains("for each 8 MiB"), "{wrong}");
 }
 
-/// Starts a server of 1 GiB with a limit of descriptors, or prints that there is no memory.
-fn limited(scratch: &Scratch, limit: u64) -> Option<(Serving, String)> {
+/// Starts a server of `mib` MiB with a limit of descriptors, or prints that there is no memory.
+fn limited(scratch: &Scratch, limit: u64, mib: u64) -> Option<(Serving, String)> {
     let at = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
     let (socket, cache, wrong) = (at("leases"), at("cache"), at("wrong"));
     let program = env!("CARGO_BIN_EXE_glebe");
-    let options = "--leases -m 1024 -c 16 -t 1 --lease-connections 8 --lease-zeroed 16M";
-    let of_leases = format!("--lease-grow 65M --lease-socket {socket}");
+    let options = "--no-stats -c 16 -t 1 --lease-connections 8 --lease-zeroed 16M";
+    let of_leases = format!("--leases --lease-grow 65M --lease-socket {socket}");
     let script = format!(
-        "ulimit -n {limit}; exec {program} serve --no-stats -s {cache} {options} {of_leases}"
+        "ulimit -n {limit}; exec {program} serve -m {mib} -s {cache} {options} {of_leases}"
     );
     let mut command = Command::new("sh");
     command.args(["-c", &script]).stderr(std::fs::File::create(&wrong).expect("a file"));
@@ -242,10 +242,13 @@ fn limited(scratch: &Scratch, limit: u64) -> Option<(Serving, String)> {
 #[test]
 fn few_descriptors_make_bricks_of_several_pages() {
     let _turn = Turn::alone(POOL);
-    // The reserve of 896 MiB may grow by 65 MiB, in whole bricks, and is counted as 1 GiB.
-    for (limit, mib) in [(1100, 2), (621, 4), (500, 8)] {
-        let scratch = Scratch::new("few");
-        let Some((mut server, socket)) = limited(&scratch, limit) else { return };
+    // The reserve, 7/8 of the server's memory, may grow by 65 MiB, in whole bricks.
+    for (limit, memory, mib) in [(1100, 64, 2), (500, 512, 4)] {
+        let (scratch, reserve) = (Scratch::new("few"), memory * 7 / 8);
+        let Some((mut server, socket)) = limited(&scratch, limit, memory) else { return };
+        let [most, rest, more] =
+            [reserve - 16, reserve - 6, reserve + 65].map(|mib| format!("{mib}M"));
+        let whole = |len: u64| format!("{}\n", len.next_multiple_of(mib) << 20);
         let lease = |words: &[&str], then: &str| {
             let mut command = glebe();
             command.args(["lease", "--socket", &socket]).args(words);
@@ -256,13 +259,13 @@ fn few_descriptors_make_bricks_of_several_pages() {
         assert_eq!(said, format!("{}\n", mib << 20), "a brick with {limit} descriptors");
         let (success, _, wrong) = lease(&["2G"], "true");
         assert!(!success && wrong.contains(&format!("in bricks of {mib} MiB")), "{wrong}");
-        let (success, _, _) = lease(&["--wait", "60", "880M"], "kill -9 $$");
+        let (success, _, _) = lease(&["--wait", "60", &most], "kill -9 $$");
         assert!(!success);
-        let (success, said, wrong) = lease(&["--wait", "60", "890M"], "echo $GLEBE_LEASE_BYTES");
+        let (success, said, wrong) = lease(&["--wait", "60", &rest], "echo $GLEBE_LEASE_BYTES");
         assert!(success, "all is back from a killed program: {wrong}");
-        assert_eq!(said, format!("{}\n", 890_u64.next_multiple_of(mib) << 20));
+        assert_eq!(said, whole(reserve - 6));
         if effective_user() == 0 {
-            let grown = || lease(&["--wait", "60", "961M"], "echo $GLEBE_LEASE_BYTES");
+            let grown = || lease(&["--wait", "60", &more], "echo $GLEBE_LEASE_BYTES");
             let (mut success, mut said, mut wrong) = grown();
             let begin = std::time::Instant::now();
             // Other memory may be in the way for a moment. The server says so, and tries again.
@@ -270,10 +273,9 @@ fn few_descriptors_make_bricks_of_several_pages() {
                 std::thread::sleep(std::time::Duration::from_secs(1));
                 (success, said, wrong) = grown();
             }
-            let all = format!("{}\n", 961_u64.next_multiple_of(mib) << 20);
             match wrong.contains("no memory could be added") && wrong.contains("to be had in") {
                 true => println!("skipped: {wrong}"),
-                false => assert!(success && said == all, "growth: {said}{wrong}"),
+                false => assert!(success && said == whole(reserve + 65), "growth: {said}{wrong}"),
             }
         }
         server.signal("TERM");
@@ -353,8 +355,8 @@ fn leases_outlive_a_server_by_the_store_of_the_service_manager() {
     let _turn = Turn::alone(POOL);
     let scratch = Scratch::new("store");
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/store.py");
-    let few = "-m 1024 -c 16 -t 1 --lease-connections 8";
-    for (limit, mib, options) in [("$(ulimit -Hn)", "2", "-m 64"), ("900", "4", few)] {
+    let few = "-m 640 -c 16 -t 1 --lease-connections 8";
+    for (limit, mib, options) in [("$(ulimit -Hn)", "2", "-m 64"), ("600", "4", few)] {
         let mut command = Command::new("sh");
         let script = format!("ulimit -n {limit}; exec python3 \"$0\" \"$@\" {options}");
         command.args(["-c", &script, program, env!("CARGO_BIN_EXE_glebe")]);

@@ -96,8 +96,8 @@ fn a_second_first_answer_changes_nothing() {
 fn a_lease_is_not_longer_than_its_segment() {
     let (_turn, scratch) = (Turn::alone(POOL), Scratch::new("lend"));
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 900; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_glebe")]);
-    let few = ["-m", "1024", "-c", "16", "-t", "1", "--lease-connections", "8"];
+    command.args(["-c", "ulimit -n 490; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_glebe")]);
+    let few = ["-m", "512", "-c", "16", "-t", "1", "--lease-connections", "8"];
     let Some(server) = serving_by(command, &scratch, LONG, &few) else { return };
     let master = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = master.local_addr().expect("an address").port();
