@@ -80,7 +80,7 @@ fn pages(bricks: u64) -> Pages {
 
 #[test]
 fn bricks_of_several_pages_are_as_good() {
-    for mib in ["4", "16"] {
+    for mib in ["4", "8"] {
         run_again(&["closed::"], &["as_good", "contig::"], (MIB, mib));
     }
 }
