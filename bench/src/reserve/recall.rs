@@ -40,7 +40,7 @@ const CPU: &str = "us cpu";
 const SINGLES_MAX: usize = 200;
 
 /// Maximum rounds and seconds with a full reserve: of a quick run, and of a long one.
-const FULL: [(u64, u64); 2] = [(16, 10), (1000, 360)];
+const FULL: [(u64, u64); 2] = [(8, 5), (1000, 360)];
 /// As [`FULL`], with an idle reserve.
 const IDLE: [(u64, u64); 2] = [(3, 2), (100, 30)];
 
@@ -252,9 +252,10 @@ pub(super) fn growth(report: &mut Report) -> Outcome {
     let ratio = |large| format!("growth_{}_to_{}", size_name(SMALL), size_name(large));
     report.ratio(&ratio(LARGE), f64::NAN); // so that the JSON always has the name
     let gib = meminfo::available()?.get() / Bytes::gib(1).get() * 2 / 3;
-    let large = LARGE.min(Bytes::gib(gib));
-    if large < LARGE {
-        let why = format!("no memory for {LARGE}; free half as much again");
+    let wanted = report.plan(Bytes::gib(1), LARGE);
+    let large = wanted.min(Bytes::gib(gib));
+    if large < wanted {
+        let why = format!("no memory for {wanted}; free half as much again");
         report.remark("growth", GLEBE, "us", &why);
     }
     if gib == 0 {

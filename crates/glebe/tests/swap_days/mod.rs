@@ -20,7 +20,7 @@ use glebe::units::{Bytes, Pages};
 use glebe_testing::stressed;
 
 /// Pages of each store, region or area; only some fit into budget and pool.
-const PAGES: u64 = 90;
+const PAGES: u64 = 120;
 const BUDGET: u64 = 32;
 const POOL_LIMIT: Bytes = Bytes::new(128 << 10);
 const FILE_LIMIT: Bytes = Bytes::mib(8);
