@@ -1,4 +1,4 @@
-"""Builds all that the tests run: cargo builds tests and models, pip environments for Python.
+"""Builds all that the tests run: cargo builds tests, pip environments for Python.
 
 All run side by side. One command with one profile and one set of features builds the tests,
 so that no test builds anything again.
@@ -35,7 +35,6 @@ class Built:
 
     packages: list
     programs: dict = field(default_factory=dict)
-    models: dict = field(default_factory=dict)
     libraries: dict = field(default_factory=dict)
     # Why there is no environment for Python, or None.
     no_python: str | None = None
@@ -43,11 +42,10 @@ class Built:
     seconds: list = field(default_factory=list)
 
 
-def artifacts(words, environment=None, before=()):
-    """Runs cargo, after the words `before`, and yields its messages about artifacts. Raises
-    Failed."""
-    words = [*before, "cargo", *words, "--message-format=json-render-diagnostics"]
-    cargo = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+def artifacts(words):
+    """Runs cargo, and yields its messages about artifacts. Raises Failed."""
+    words = ["cargo", *words, "--message-format=json-render-diagnostics"]
+    cargo = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     for line in cargo.stdout:
         message = json.loads(line) if line.startswith("{") else {}
         if message.get("reason") == "compiler-artifact":
@@ -72,19 +70,6 @@ def tests(built):
         elif "cdylib" in message["target"]["kind"]:
             shared = next(name for name in message["filenames"] if name.endswith(".so"))
             built.libraries[message["target"]["name"]] = shared
-
-
-def models(built):
-    """Builds the concurrency models. They need a compiler flag, and so their own target folder: in
-    the other one cargo would build everything again. The build runs under `nice`, because the build
-    of the tests takes longer, and leaves processors idle at its end."""
-    flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"
-    crates = ["glebe-os", "glebe-zpool", "glebe-volatile", "glebe", "glebe-malloc"]
-    words = ["test", "--no-run", *(word for name in crates for word in ("-p", name))]
-    words += ["--no-default-features", "--lib", "--profile", "loom", "--target-dir", str(TARGET / "loom")]
-    for message in artifacts(words, {**os.environ, "RUSTFLAGS": flags}, before=["nice"]):
-        if message["executable"] and message["profile"]["test"]:
-            built.models[name_of(message)] = message["executable"]
 
 
 def script(*words):
@@ -120,7 +105,7 @@ def everything(with_benchmarks):
             failures.append(error)
         built.seconds.append((time.monotonic() - begin, f"build: {what.__name__}"))
 
-    threads = [threading.Thread(target=run, args=[what]) for what in (tests, models, python, mooncake)]
+    threads = [threading.Thread(target=run, args=[what]) for what in (tests, python, mooncake)]
     for thread in threads:
         thread.start()
     for thread in threads:

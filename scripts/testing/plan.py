@@ -9,10 +9,11 @@ import sys
 import tomllib
 from dataclasses import dataclass, field
 
-from .build import BENCHMARKS, Failed
+from .build import BENCHMARKS, TARGET, Failed
 
 LIST = "scripts/tests.toml"
-MODELS = "models of "
+# The crates with concurrency models: the same unit tests under loom.
+MODELS = ("glebe", "glebe-malloc", "glebe-os", "glebe-volatile", "glebe-zpool")
 # alone: measures, or changes what all other tests see. exclusive: changes what the machine has
 # once, for example its pools of huge pages. apart: neither uses nor sees what exclusive runs
 # change.
@@ -135,8 +136,19 @@ class Planner:
             yield Run(title, words, tests=len(tests), is_nobody=is_nobody, lane=lane)
 
 
+def models():
+    """Returns the run of the concurrency models. They need a compiler flag, and so their own target
+    folder: in the other one cargo would build everything again. The run builds them, because
+    processors are idle beside exclusive runs."""
+    words = ["cargo", "test", "--no-default-features", "--lib", "--no-fail-fast", "--profile", "loom"]
+    words += ["--target-dir", str(TARGET / "loom"), *(word for name in MODELS for word in ("-p", name))]
+    flags = {"RUSTFLAGS": f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"}
+    return Run("models", [*words, "--", "--show-output"], flags, lane="apart")
+
+
 def others(built):
-    """Yields the runs that are no test programs: documentation, aged machines, Python."""
+    """Yields the runs that are no test programs: documentation, models, aged machines, Python."""
+    yield models()
     yield Run("documentation", ["cargo", "test", "--doc", *built.packages])
     yield Run("the aged machine and its judge", ["scripts/aged/test_aged.py"])
     if built.no_python:
@@ -157,15 +169,11 @@ def of(built, scratch, is_long, with_benchmarks):
         listed = tomllib.load(file)
     if not with_benchmarks:
         listed = {name: row for name, row in listed.items() if not name.startswith(f"{BENCHMARKS}/")}
-    compare(listed, built.programs | {MODELS + name: 0 for name in built.models})
+    compare(listed, built.programs)
     planner = Planner(built, scratch, is_long)
     if not planner.is_root:
         print("skipped: runs as another user (the caller is not root, so none has privileges)")
     runs = []
     for name, row in listed.items():
-        if name.startswith(MODELS):
-            program = built.models[name.removeprefix(MODELS)]
-            runs += planner.group(name, program, modules_of(program), row)
-        else:
-            runs += planner.runs_of(name, row)
+        runs += planner.runs_of(name, row)
     return [*others(built), *runs]

@@ -20,11 +20,11 @@ fn all_of_leasing_works_in_bricks_of_two_pages() {
 }
 
 #[test]
-fn all_of_leasing_works_in_bricks_of_sixteen_pages() {
+fn all_of_leasing_works_in_bricks_of_eight_pages() {
     let more: &[&str] = if is_long() { &["leases::", "bad_days::", "caches::"] } else { &[] };
     // These take many GiB, all of which the kernel zeroes.
     let but = ["all_of_leasing", "more_files", "patient"];
-    again(&["bricks::", "growth::"], more, &but, "32");
+    again(&["bricks::", "growth::"], more, &but, "16");
 }
 
 /// Runs tests with bricks of other sizes.
