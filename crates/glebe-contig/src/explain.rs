@@ -1,5 +1,5 @@
-//! [`explain`] looks for one physically contiguous run without taking memory. Cost: 0.4 s for 24 GiB
-//! if the frames must be read, for [`FrameUses`].
+//! [`explain`] looks for one physically contiguous run without taking memory. Cost: 0.4 s for 24
+//! GiB if [`FrameUses`] must read the frames.
 
 use std::path::Path;
 
@@ -66,8 +66,8 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     explain_on(len, None, &FrameUses::default())
 }
 
-/// Says whether one run of `len` bytes is available on `node`, or anywhere for `None`. Reads `frames`
-/// if it needs them.
+/// Says whether one run of `len` bytes is available on `node`, or anywhere for `None`. Reads
+/// `frames` if it needs them.
 ///
 /// # Errors
 /// [`Error::ZeroLength`], [`Error::NoSuchNode`]; if a file cannot be read.
