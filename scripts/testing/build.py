@@ -1,7 +1,7 @@
 """Builds all that the tests run: cargo builds tests, pip environments for Python.
 
 All run side by side. One command with one profile and one set of features builds the tests,
-so that no test builds anything again.
+so that no test builds anything again. Only the run of the models builds something: see plan.py.
 """
 
 import json
@@ -42,10 +42,10 @@ class Built:
     seconds: list = field(default_factory=list)
 
 
-def artifacts(words):
+def artifacts(words, environment=None):
     """Runs cargo, and yields its messages about artifacts. Raises Failed."""
     words = ["cargo", *words, "--message-format=json-render-diagnostics"]
-    cargo = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    cargo = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     for line in cargo.stdout:
         message = json.loads(line) if line.startswith("{") else {}
         if message.get("reason") == "compiler-artifact":

@@ -30,6 +30,8 @@ class Run:
     is_nobody: bool = False
     # The number of tests of a test program; 0 for another command.
     tests: int = 0
+    # The number of test programs of a command, each of which passes a test; 0 if that is unknown.
+    programs: int = 0
     # One of LANES: decides which runs may run beside this one.
     lane: str = "others"
 
@@ -140,14 +142,14 @@ def models():
     """Returns the run of the concurrency models. They need a compiler flag, and so their own target
     folder: in the other one cargo would build everything again. The run builds them, because
     processors are idle beside exclusive runs."""
-    words = ["cargo", "test", "--no-default-features", "--lib", "--no-fail-fast", "--profile", "loom"]
+    words = ["nice", "cargo", "test", "--no-default-features", "--lib", "--no-fail-fast", "--profile", "loom"]
     words += ["--target-dir", str(TARGET / "loom"), *(word for name in MODELS for word in ("-p", name))]
     flags = {"RUSTFLAGS": f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"}
-    return Run("models", [*words, "--", "--show-output"], flags, lane="apart")
+    return Run("models", [*words, "--", "--show-output"], flags, programs=len(MODELS), lane="apart")
 
 
 def others(built):
-    """Yields the runs that are no test programs: documentation, models, aged machines, Python."""
+    """Yields the runs that are no test programs: models, documentation, aged machines, Python."""
     yield models()
     yield Run("documentation", ["cargo", "test", "--doc", *built.packages])
     yield Run("the aged machine and its judge", ["scripts/aged/test_aged.py"])

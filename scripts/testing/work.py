@@ -93,9 +93,10 @@ def perform(run, folder):
 def counts(run, status, text):
     tallies = [tuple(map(int, found)) for found in TALLY.findall(text)]
     if not run.tests:
-        # The documentation has several programs. Any other command counts as one test.
+        # Models and documentation have several programs. Any other command counts as one test.
         passed, failed, _ = map(sum, zip(*tallies)) if tallies else (status == 0, status != 0, 0)
-        return int(passed), int(failed)
+        without = run.programs - sum(passed > 0 for passed, _, _ in tallies)
+        return int(passed), int(failed) + max(0, without)
     # The last tally is this program's; earlier ones are of programs that its tests started.
     passed, failed, ignored = tallies[-1] if tallies else (0, 0, 0)
     return passed, failed + run.tests - passed - failed - ignored

@@ -246,8 +246,8 @@ fn ratios(report: &mut Report) {
 }
 
 /// Compares recall times of a small and a large reserve, which get equal requests in turn. Both
-/// reserves have runs of the requested size. A quick run uses transparent huge pages, because the
-/// kernel gives them faster than long runs.
+/// reserves have runs of the requested size. A quick run has a large reserve of 1 GiB, and uses
+/// transparent huge pages, because the kernel gives them faster than long runs.
 pub(super) fn growth(report: &mut Report) -> Outcome {
     let ratio = |large| format!("growth_{}_to_{}", size_name(SMALL), size_name(large));
     report.ratio(&ratio(LARGE), f64::NAN); // so that the JSON always has the name

@@ -202,12 +202,12 @@ struct Seen {
     available: Bytes,
     may_grow: bool,
     /// Bytes of the longest idle run, and of the longest idle or free run; `None` if frames are
-    /// hidden, or if there are too few bytes in pieces.
+    /// hidden, or unread because `most` is below `len`.
     runs: Option<(Bytes, Bytes)>,
 }
 
 impl Seen {
-    /// Returns the bytes that this process could have, in pieces.
+    /// Returns the most bytes that the pool could give this process, contiguous or not.
     fn most(&self) -> Bytes {
         match self.may_grow {
             true => self.idle.checked_add(self.available).unwrap_or(self.idle),
@@ -390,13 +390,13 @@ mod tests {
     fn each_node_has_an_answer() {
         let is_allowed = |node: &Node| numa::allowed().is_none_or(|all| all.contains(node));
         let frames = FrameUses::default();
-        let told = |len, node| explain_on(len, Some(node), &frames);
+        let ask = |len, node| explain_on(len, Some(node), &frames);
         for node in numa::with_memory().into_iter().filter(is_allowed) {
-            assert_eq!(told(page_size().bytes(), node).unwrap().verdict, Verdict::Now);
-            let told = told(Bytes::gib(1 << 20), node).unwrap();
+            assert_eq!(ask(page_size().bytes(), node).unwrap().verdict, Verdict::Now);
+            let told = ask(Bytes::gib(1 << 20), node).unwrap();
             assert_eq!(told.verdict, Verdict::No, "{told:?}");
         }
-        let missing = told(Bytes::mib(1), Node(1 << 20));
+        let missing = ask(Bytes::mib(1), Node(1 << 20));
         assert!(matches!(missing, Err(Error::NoSuchNode { .. })), "{missing:?}");
     }
 

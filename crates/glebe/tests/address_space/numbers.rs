@@ -121,7 +121,7 @@ fn reserve() {
 fn contig() {
     let few = Bytes::new(3 * page_size().bytes().get());
     let plain = || Contig::options().source(Source::Plain).pin(false);
-    // A short test gives `explain` fewer numbers, because it reads every frame of the machine.
+    // A short test gives `explain` fewer numbers, because it may read every frame of the machine.
     let every = if is_long() { 1 } else { 3 };
     for (_, bytes) in pages_and_bytes().step_by(every) {
         let _ = explain(bytes);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use glebe::internal::sys::processes::process::effective_user;
-use glebe_testing::time::wait_until;
+use glebe_testing::time::{is_long, wait_until};
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::{tools, Scratch};
 
@@ -242,13 +242,16 @@ fn limited(scratch: &Scratch, limit: u64, mib: u64) -> Option<(Serving, String)>
 #[test]
 fn few_descriptors_make_bricks_of_several_pages() {
     let _turn = Turn::alone(POOL);
-    // The reserve, 7/8 of the server's memory, may grow by 65 MiB, in whole bricks.
-    for (limit, memory, mib) in [(1100, 64, 2), (500, 512, 4)] {
+    // Each limit is exactly the number that is needed. The reserve, 7/8 of the server's memory, may
+    // grow by 65 MiB, in whole bricks.
+    let few = [(413, 64, 2), (493, 512, 4)];
+    let large = is_long().then_some((500, 1024, 8));
+    for (limit, memory, brick_mib) in few.into_iter().chain(large) {
         let (scratch, reserve) = (Scratch::new("few"), memory * 7 / 8);
         let Some((mut server, socket)) = limited(&scratch, limit, memory) else { return };
-        let [most, rest, more] =
+        let [killed, again, grown_to] =
             [reserve - 16, reserve - 6, reserve + 65].map(|mib| format!("{mib}M"));
-        let whole = |len: u64| format!("{}\n", len.next_multiple_of(mib) << 20);
+        let whole = |mib: u64| format!("{}\n", mib.next_multiple_of(brick_mib) << 20);
         let lease = |words: &[&str], then: &str| {
             let mut command = glebe();
             command.args(["lease", "--socket", &socket]).args(words);
@@ -256,16 +259,16 @@ fn few_descriptors_make_bricks_of_several_pages() {
         };
         let (success, said, wrong) = lease(&["1"], "echo $GLEBE_LEASE_BYTES");
         assert!(success, "{said}{wrong}");
-        assert_eq!(said, format!("{}\n", mib << 20), "a brick with {limit} descriptors");
+        assert_eq!(said, format!("{}\n", brick_mib << 20), "a brick with {limit} descriptors");
         let (success, _, wrong) = lease(&["2G"], "true");
-        assert!(!success && wrong.contains(&format!("in bricks of {mib} MiB")), "{wrong}");
-        let (success, _, _) = lease(&["--wait", "60", &most], "kill -9 $$");
+        assert!(!success && wrong.contains(&format!("in bricks of {brick_mib} MiB")), "{wrong}");
+        let (success, _, _) = lease(&["--wait", "60", &killed], "kill -9 $$");
         assert!(!success);
-        let (success, said, wrong) = lease(&["--wait", "60", &rest], "echo $GLEBE_LEASE_BYTES");
+        let (success, said, wrong) = lease(&["--wait", "60", &again], "echo $GLEBE_LEASE_BYTES");
         assert!(success, "all is back from a killed program: {wrong}");
         assert_eq!(said, whole(reserve - 6));
         if effective_user() == 0 {
-            let grown = || lease(&["--wait", "60", &more], "echo $GLEBE_LEASE_BYTES");
+            let grown = || lease(&["--wait", "60", &grown_to], "echo $GLEBE_LEASE_BYTES");
             let (mut success, mut said, mut wrong) = grown();
             let begin = std::time::Instant::now();
             // Other memory may be in the way for a moment. The server says so, and tries again.
