@@ -15,10 +15,10 @@ use glebe_testing::Scratch;
 
 use crate::built::{compile, compiled, preloaded, root, run, stdout};
 
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 const SKIPPED: i32 = 77;
 
-struct Said(HashMap<String, u64>);
+pub struct Said(pub HashMap<String, u64>);
 
 impl Said {
     fn of(output: &Output) -> Self {
@@ -30,21 +30,21 @@ impl Said {
         Self(stdout(output).lines().filter_map(value).collect())
     }
 
-    fn get(&self, name: &str) -> u64 {
+    pub fn get(&self, name: &str) -> u64 {
         *self.0.get(name).unwrap_or_else(|| panic!("no {name}: {:?}", self.0))
     }
 
-    fn are(&self, expected: &[(&str, u64)]) {
+    pub fn are(&self, expected: &[(&str, u64)]) {
         expected.iter().for_each(|(name, value)| assert_eq!(self.get(name), *value, "{name}"));
     }
 
-    fn is_about(&self, name: &str, expected: u64) {
+    pub fn is_about(&self, name: &str, expected: u64) {
         let (found, room) = (self.get(name), expected / 20 + 4 * MIB);
         assert!(found.abs_diff(expected) <= room, "{name}: {found}, not {expected}: {:?}", self.0);
     }
 }
 
-fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     compiled("days.c", &[])
 }
 
@@ -58,7 +58,7 @@ fn day(program: &Path, first: &str, options: &str, day: &[&str]) -> Command {
     command
 }
 
-fn said(program: &Path, first: &str, options: &str, name: &[&str]) -> Said {
+pub fn said(program: &Path, first: &str, options: &str, name: &[&str]) -> Said {
     Said::of(&day(program, first, options, name).output().unwrap())
 }
 
@@ -99,22 +99,6 @@ fn large_objects_are_the_heaps_own_and_are_used_again() {
     }
     let said = said(&program, "", "", &["large-filled"]);
     assert!(said.get("turn2") < said.get("turn0") / 4, "faults at each use: {:?}", said.0);
-}
-
-#[test]
-fn what_the_kernel_may_take_and_took_is_as_it_says() {
-    let Some(program) = program() else { return };
-    for options in ["", "huge=off"] {
-        let said = said(&program, "", options, &["volatile"]);
-        if said.get("volatile_bytes") == 0 {
-            return println!("skipped: memory is short, and nothing is marked");
-        }
-        said.is_about("resident_before", said.get("lazy"));
-        said.is_about("less_before", said.get("rss") - said.get("lazy"));
-        said.is_about("purged_bytes", said.get("lazy") - said.get("lazy_after"));
-        assert!(said.get("resident_before") > 150 * MIB, "{:?}", said.0);
-        said.are(&[("audit", 1)]);
-    }
 }
 
 #[test]

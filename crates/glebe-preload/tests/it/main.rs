@@ -5,6 +5,7 @@ mod calls;
 mod days;
 mod early;
 mod fork;
+mod marked;
 mod names;
 mod operators;
 mod plugins;

@@ -136,7 +136,7 @@ impl Server {
         asked: &Asked,
         bytes: u64,
     ) -> Vec<ClosedBlock> {
-        if self.free() < bytes || asked.tries >= TRIES || asked.wish.flags.revocable {
+        if self.free_with_filling() < bytes || asked.tries >= TRIES || asked.wish.flags.revocable {
             return Vec::new();
         }
         let mut taken = match contiguous && asked.tries > 0 {

@@ -20,7 +20,7 @@ impl Server {
         let bytes = pages.bytes(glebe::page_size()).get();
         let returning = self.kept.returning.load(Ordering::Acquire);
         let of_caches = if flags.revocable { self.caches.bytes() } else { 0 };
-        let free = self.free().saturating_sub(of_caches);
+        let free = self.free_with_filling().saturating_sub(of_caches);
         let missing = bytes.saturating_sub(free).saturating_sub(returning);
         let is_for_lack =
             matches!(error, ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. });

@@ -188,7 +188,7 @@ impl Server {
         }
         let largest = self.reserve.largest_run().unwrap_or_default();
         let no_run = ReserveError::NoRun { asked: pages, largest };
-        if self.free() < pages.bytes(glebe::page_size()).get() {
+        if self.free_with_filling() < pages.bytes(glebe::page_size()).get() {
             return Err(no_run);
         }
         let run = Run::new(pages).align(align);

@@ -154,6 +154,13 @@ impl Server {
         self.in_reserve().saturating_add(stock).saturating_add(self.caches.bytes())
     }
 
+    /// Returns [`Server::free`] with the brick that the keeper may be zeroing. Waits until it is in
+    /// the stock.
+    pub(super) fn free_with_filling(&self) -> u64 {
+        let _filling = self.kept.filling();
+        self.free()
+    }
+
     /// Returns the bytes of the reserve that a block can have.
     pub(super) fn in_reserve(&self) -> u64 {
         let stats = self.reserve.stats();

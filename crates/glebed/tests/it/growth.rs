@@ -44,7 +44,7 @@ fn len(running: &Running) -> u64 {
 
 #[test]
 fn memory_is_added_up_to_the_limit_and_given_back() {
-    let Some(running) = growing(Duration::from_millis(400)) else { return };
+    let Some(running) = growing(Duration::from_millis(1500)) else { return };
     let client = running.client();
     let refused = client.lease(wish(11, Flags::default())).unwrap_err();
     assert_eq!(errno_of(&refused), ENOMEM, "more than there may ever be: {refused}");
