@@ -141,9 +141,10 @@ class Planner:
 def models():
     """Returns the run of the concurrency models. They need a compiler flag, and so their own target
     folder: in the other one cargo would build everything again. The run builds them, because
-    processors are idle beside exclusive runs."""
-    words = ["nice", "cargo", "test", "--no-default-features", "--lib", "--no-fail-fast", "--profile", "loom"]
-    words += ["--target-dir", str(TARGET / "loom"), *(word for name in MODELS for word in ("-p", name))]
+    processors are idle beside exclusive runs; one job at a time, because those have limits of time."""
+    words = ["nice", "cargo", "test", "--jobs=1", "--no-default-features", "--lib", "--no-fail-fast"]
+    words += ["--profile", "loom", "--target-dir", str(TARGET / "loom")]
+    words += (word for name in MODELS for word in ("-p", name))
     flags = {"RUSTFLAGS": f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"}
     return Run("models", [*words, "--", "--show-output"], flags, programs=len(MODELS), lane="apart")
 
