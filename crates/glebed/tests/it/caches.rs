@@ -114,9 +114,14 @@ fn leases_take_the_memory_of_caches_and_leave_misses() {
     let stored = fill(&cache, 2000);
     assert!(stored > 1000, "{stored}");
     assert_eq!(stat(&running, "cached_bytes"), 7 * brick(), "all but what is kept zeroed");
-    // Of two keys whose set and tag are equal, one is lost: in every two hundredth run.
     let there = found(&cache, 2000);
-    assert!(there + 2 >= stored, "{there} of {stored}");
+    if there != stored {
+        // Two keys with equal set and tag, as in one run of 200, have one slot: either is there.
+        let is_lost = |key: &u32| !cache.get(&key.to_le_bytes(), &mut Vec::new());
+        let lost = (0..2000).find(is_lost).unwrap();
+        assert!(cache.put(&lost.to_le_bytes(), &value_of(lost, 1)).unwrap());
+        assert_eq!((there + 1, found(&cache, 2000)), (stored, there), "key {lost}");
+    }
     let client = running.client();
     let some = client.lease(wish(3, Flags::default())).unwrap();
     let left = found(&cache, 2000);
