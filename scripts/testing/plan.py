@@ -19,7 +19,7 @@ MODELS = ("glebe", "glebe-malloc", "glebe-os", "glebe-volatile", "glebe-zpool")
 # change.
 LANES = ("alone", "exclusive", "apart", "others")
 MOD = re.compile(r"^\s*(?:pub )?mod (\w+);", re.MULTILINE)
-KEYS = {"modules", "nobody", "pure", "vm", "without_rseq", *LANES[:3]}
+KEYS = {"first", "modules", "nobody", "pure", "vm", "without_rseq", *LANES[:3]}
 
 
 @dataclass
@@ -34,6 +34,8 @@ class Run:
     programs: int = 0
     # One of LANES: decides which runs may run beside this one.
     lane: str = "others"
+    # True if it starts before the other runs of its lane.
+    is_first: bool = False
 
 
 def modules_of(program):
@@ -108,7 +110,7 @@ class Planner:
     def runs_of(self, name, row):
         program = self.built.programs[name]
         modules = modules_of(program)
-        for key in ("pure", "without_rseq", *LANES[:3]):
+        for key in ("first", "pure", "without_rseq", *LANES[:3]):
             listed = row.get(key, [])
             if listed is not True and (unknown := set(listed) - modules.keys()):
                 raise Failed(f"{LIST}: {name} has no modules {sorted(unknown)} ({key})")
@@ -134,15 +136,16 @@ class Planner:
         for module, tests in groups:
             words = [program, "--show-output", "--exact", *tests]
             title = f"{name} {module}".strip() + suffix
-            lane = lane_of(row, module)
-            yield Run(title, words, tests=len(tests), is_nobody=is_nobody, lane=lane)
+            is_first = not is_nobody and module in row.get("first", [])
+            yield Run(title, words, tests=len(tests), is_nobody=is_nobody,
+                      lane=lane_of(row, module), is_first=is_first)
 
 
 def models():
     """Returns the run of the concurrency models. They need a compiler flag, and so their own target
     folder: in the other one cargo would build everything again. The run builds them, because
     processors are idle beside exclusive runs; one job at a time, because those have limits of time."""
-    words = ["nice", "cargo", "test", "--jobs=1", "--no-default-features", "--lib", "--no-fail-fast"]
+    words = ["cargo", "test", "--jobs=1", "--no-default-features", "--lib", "--no-fail-fast"]
     words += ["--profile", "loom", "--target-dir", str(TARGET / "loom")]
     words += (word for name in MODELS for word in ("-p", name))
     flags = {"RUSTFLAGS": f"{os.environ.get('RUSTFLAGS', '')} --cfg loom"}
@@ -179,4 +182,4 @@ def of(built, scratch, is_long, with_benchmarks):
     runs = []
     for name, row in listed.items():
         runs += planner.runs_of(name, row)
-    return [*others(built), *runs]
+    return sorted([*others(built), *runs], key=lambda run: not run.is_first)

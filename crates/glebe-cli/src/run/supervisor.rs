@@ -33,6 +33,7 @@
 mod report;
 mod supply;
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -60,6 +61,12 @@ const FURTHER: [Signal; 5] =
 /// Longest wait for the last process of the tree, once the kernel says that it is ending. A child
 /// that this process had before it became the supervisor would otherwise be waited for.
 const LAST: Duration = Duration::from_secs(1);
+
+/// Longest wait for a call that goes on to reserve its pages. Some calls reserve none: the kernel
+/// refuses them, or the segment exists.
+const TAKEN: Duration = Duration::from_secs(1);
+/// Time between two looks whether a call has its pages.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 
 /// Wishes of the user.
 #[derive(Clone, Debug, Default)]
@@ -101,12 +108,13 @@ pub fn supervise(mut command: Command, wishes: &Wishes) -> Result<u8, NotRun> {
         NotSpawned::Filter(error) => not_held(&error),
     })?;
     let mut tree = Tree { program: Pid::from_child(&child), status: None, hung_up: None };
-    let mut supervisor = Supervisor { listener, supply, wishes, report: Report::default() };
+    let (waiting, report) = (VecDeque::new(), Report::default());
+    let mut supervisor = Supervisor { listener, waiting, supply, wishes, report };
     let mut killed = None;
     while !tree.has_ended() {
-        let (is_held, is_signal) = tree.look(&supervisor.listener, &signals).map_err(failed)?;
-        if is_held {
-            killed = killed.or(supervisor.serve(&tree).map_err(failed)?);
+        let is_signal = supervisor.look(&mut tree, &signals).map_err(failed)?;
+        if let Some(held) = supervisor.waiting.pop_front() {
+            killed = killed.or(supervisor.serve(&held, &tree).map_err(failed)?);
         }
         if is_signal && tree.pass_on(&signals) {
             break;
@@ -145,27 +153,6 @@ struct Tree {
 }
 
 impl Tree {
-    /// Waits for a held call or a signal. Returns which of them is there.
-    fn look(&mut self, listener: &CallListener, signals: &SignalFd) -> io::Result<(bool, bool)> {
-        let mut both = [
-            PollFd::new(signals, PollFlags::IN),
-            // Hangs up for ever once it did.
-            PollFd::new(listener, PollFlags::IN),
-        ];
-        let len = if self.hung_up.is_some() { 1 } else { 2 };
-        let left = self.hung_up.map(|at| LAST.saturating_sub(at.elapsed()));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut both[..len], left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let [signal, call] = both.map(|of| of.revents());
-        if len == 2 && call.contains(PollFlags::HUP) {
-            self.hung_up = Some(Instant::now());
-        }
-        Ok((len == 2 && call.contains(PollFlags::IN), signal.contains(PollFlags::IN)))
-    }
-
     /// Reaps ended processes. Returns true if no process of the tree is left.
     fn has_ended(&mut self) -> bool {
         loop {
@@ -207,39 +194,92 @@ impl Tree {
 
 struct Supervisor<'a> {
     listener: CallListener,
+    /// Held calls in the order of their arrival.
+    waiting: VecDeque<HeldCall>,
     supply: Supply,
     wishes: &'a Wishes,
     report: Report,
 }
 
 impl Supervisor<'_> {
+    /// Waits for a held call or a signal. Returns true if a signal is there.
+    fn look(&mut self, tree: &mut Tree, signals: &SignalFd) -> io::Result<bool> {
+        let mut both = [
+            PollFd::new(signals, PollFlags::IN),
+            // Hangs up for ever once it did.
+            PollFd::new(&self.listener, PollFlags::IN),
+        ];
+        let len = if tree.hung_up.is_some() { 1 } else { 2 };
+        let left = match self.waiting.is_empty() {
+            true => tree.hung_up.map(|at| LAST.saturating_sub(at.elapsed())),
+            false => Some(Duration::ZERO),
+        };
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut both[..len], left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [signal, call] = both.map(|of| of.revents());
+        if len == 2 && call.contains(PollFlags::HUP) {
+            tree.hung_up = Some(Instant::now());
+        }
+        if len == 2 && call.contains(PollFlags::IN) {
+            self.waiting.extend(self.listener.next()?);
+        }
+        Ok(signal.contains(PollFlags::IN))
+    }
+
     /// Gives pages to a held call. Returns why the program was killed, if it was.
-    fn serve(&mut self, tree: &Tree) -> io::Result<Option<String>> {
-        let Some(held) = self.listener.next()? else { return Ok(None) };
+    fn serve(&mut self, held: &HeldCall, tree: &Tree) -> io::Result<Option<String>> {
         let begin = Instant::now();
-        let supplied = self.supply.supply(&held);
+        let supplied = self.supply.supply(held);
         if self.wishes.is_verbose {
             let (thread, time) = (held.thread, begin.elapsed());
-            let what = described(&held);
+            let what = described(held);
             let _ =
                 writeln!(io::stderr(), "glebe: thread {thread}: {what}: {supplied} ({time:.1?})");
         }
         self.report.add(&supplied);
         if let (Supplied::Refused(why), true) = (&supplied, self.wishes.required) {
-            if !self.supply.suffices(&held) {
-                end(tree, &held);
+            if !self.supply.suffices(held) {
+                end(tree, held);
                 // The kernel does not show the process if it is in another PID namespace.
-                self.listener.proceed(&held)?;
+                self.listener.proceed(held)?;
                 self.supply.close();
-                return Ok(Some(format!("the program was killed: {}: {why}", described(&held))));
+                return Ok(Some(format!("the program was killed: {}: {why}", described(held))));
             }
         }
         let takes_pages = matches!(supplied, Supplied::Leased(_) | Supplied::Free);
-        if self.listener.proceed(&held)? && takes_pages {
-            self.supply.wait_until_taken(&held);
+        if self.listener.proceed(held)? && takes_pages {
+            self.wait_until_taken(held)?;
         }
         self.supply.close();
         Ok(None)
+    }
+
+    /// Waits until a call that goes on has reserved its pages. Otherwise the next call would count
+    /// them as free, and the pool might lose them. The call is over once its thread makes another
+    /// one: then the kernel refused it, or its pages are free again.
+    fn wait_until_taken(&mut self, held: &HeldCall) -> io::Result<()> {
+        let begin = Instant::now();
+        while self.supply.awaits(held) {
+            if held.thread != 0 && self.waiting.iter().any(|next| next.thread == held.thread) {
+                return Ok(());
+            }
+            if begin.elapsed() >= TAKEN {
+                self.supply.keep_for(held);
+                return Ok(());
+            }
+            let mut call = [PollFd::new(&self.listener, PollFlags::IN)];
+            let _ = poll(&mut call, Some(&LOOK));
+            let seen = call[0].revents();
+            if seen.contains(PollFlags::IN) {
+                self.waiting.extend(self.listener.next()?);
+            } else if seen.contains(PollFlags::HUP) {
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -5,12 +5,12 @@
 //! (surplus pages) leave the pool when they are freed. Root prevents that until the call has its
 //! pages ([`Keeping`]); others get no such pages.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use glebe::contig::internal::Keeping;
 use glebe::internal::sys::errno::EACCES;
@@ -32,11 +32,6 @@ const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
 const SILENCE: Duration = Duration::from_secs(10);
 /// Longest wait for another process that changes the pools.
 const POOLS: Duration = Duration::from_secs(5);
-/// Longest wait for a call that goes on to reserve its pages. Some calls reserve none: the kernel
-/// refuses them, or the segment exists.
-const TAKEN: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_micros(20);
-
 /// What a call got.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Supplied {
@@ -74,6 +69,8 @@ pub struct Supply {
     leased: Bytes,
     /// Pages given to calls that have not reserved them, so that free pages may be theirs.
     unreserved: u64,
+    /// The same for a call that may still reserve them, by its thread.
+    late: HashMap<u32, u64>,
     /// The pool's available pages before the call that goes on now.
     available: u64,
     keeping: Option<Arc<Keeping>>,
@@ -95,6 +92,7 @@ impl Supply {
             silent: Vec::new(),
             leased: Bytes::ZERO,
             unreserved: 0,
+            late: HashMap::new(),
             available: 0,
             keeping: None,
         })
@@ -116,6 +114,8 @@ impl Supply {
 
     fn leased_for(&mut self, held: &HeldCall) -> Result<Supplied, String> {
         self.available = 0;
+        // A thread has one call at a time, so its last one is over.
+        self.late.remove(&held.thread);
         if is_look_up(held) {
             return Ok(Supplied::LookUp);
         }
@@ -138,7 +138,10 @@ impl Supply {
     /// Returns the free pages that the call may take.
     fn free(&self, held: &HeldCall) -> u64 {
         match held.reserves {
-            true => self.available.saturating_sub(self.unreserved),
+            true => {
+                let late: u64 = self.late.values().sum();
+                self.available.saturating_sub(self.unreserved + late)
+            }
             // A later call might take them first.
             false => 0,
         }
@@ -207,20 +210,18 @@ impl Supply {
         held.page.or(self.default_page) == Some(PAGE) && pages(held) <= counts.available() + more
     }
 
-    /// Waits until a call that goes on has reserved its pages. Otherwise the next call would count
-    /// them as free, and the pool might lose them.
-    pub fn wait_until_taken(&mut self, held: &HeldCall) {
-        if !held.reserves {
-            return;
-        }
+    /// Returns true if a call that goes on may still reserve its pages. It has if fewer are
+    /// available now.
+    pub fn awaits(&self, held: &HeldCall) -> bool {
         let left = self.available.saturating_sub(pages(held));
-        let begin = Instant::now();
-        while self.counts().is_ok_and(|counts| counts.available() > left) {
-            if begin.elapsed() >= TAKEN {
-                self.unreserved += pages(held);
-                return;
-            }
-            sleep(LOOK);
+        held.reserves && self.counts().is_ok_and(|counts| counts.available() > left)
+    }
+
+    /// Keeps the pages of a call that has not reserved them until its thread makes the next call.
+    pub fn keep_for(&mut self, held: &HeldCall) {
+        match held.thread {
+            0 => self.unreserved += pages(held),
+            thread => _ = self.late.insert(thread, pages(held)),
         }
     }
 

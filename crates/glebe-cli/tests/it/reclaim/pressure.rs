@@ -15,9 +15,10 @@ use super::{filled, lost, mib, Tmpfs, GRANULE};
 use glebe_testing::cgroup::{enter, Group};
 
 const LIMIT: Bytes = Bytes::mib(192);
-const CACHE_MIB: u64 = 112;
-/// Memory that the second process uses up, more than the limit leaves.
-const RISE: Bytes = Bytes::mib(112);
+const CACHE_MIB: u64 = 160;
+/// Memory that the second process uses up, more than the limit leaves. A purger that wakes late keeps
+/// at most five eighths of the limit free, so a part of the cache stays in any case.
+const RISE: Bytes = Bytes::mib(60);
 const A_SECOND: Bytes = Bytes::mib(100);
 const ROLE: &str = "GLEBE_TEST_RECLAIM_GROUP";
 
@@ -70,7 +71,7 @@ fn a_rise_is_met_before_the_kernel_kills() {
     // Starts the purger after the fill, so that the purger sees only the slower rise.
     let options = ["-v", "--wait", "--cgroup", group.dir().to_str().unwrap()];
     let mut purging = Purging::start(options.iter().copied().chain([path.to_str().unwrap()]));
-    purging.says("cache: 112 MiB in granules");
+    purging.says(&format!("cache: {CACHE_MIB} MiB in granules"));
     let rise = child(&group, "rise", &path).output().unwrap();
     assert_eq!(group.kills(), 0, "{:#?}", purging.listen(Duration::from_millis(100)));
     let has_risen = String::from_utf8_lossy(&rise.stdout).contains("risen");

@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #define THREADS 4
+#define HUGE (MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB)
 
 static void *map(size_t len, int flags) {
-    flags |= MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
-    return mmap(NULL, len, PROT_READ | PROT_WRITE, flags, -1, 0);
+    return mmap(NULL, len, PROT_READ | PROT_WRITE, HUGE | flags, -1, 0);
 }
 
 static void *segment(size_t len) {
@@ -110,6 +110,9 @@ int main(int count, char **words) {
             break;
         case 'n': /* maps without a reservation */
             at = map(len, MAP_NORESERVE);
+            break;
+        case 'x': /* is refused: the place is no border of a huge page */
+            at = mmap((void *)4096, len, PROT_READ, HUGE | MAP_FIXED, -1, 0);
             break;
         case 'g': /* maps pages of 1 GiB */
             at = map(len, 30 << 26);

@@ -66,6 +66,16 @@ fn free_pages_of_the_pool_are_used_first() {
 }
 
 #[test]
+fn a_call_after_a_refused_one_finds_its_pages() {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    let (said, wrong, status) = ran(&mut lender.run("", &["x4", "m4"]));
+    assert_eq!((said.as_str(), status), ("x4: Invalid argument\nm4\n", Some(7)), "{wrong}");
+    let wanted = "4 MiB of huge pages leased in 1 call; 1 call found free pages in the pool";
+    assert_eq!(wrong, format!("glebe: {wanted}\n"));
+    lender.has_all_back();
+}
+
+#[test]
 fn a_map_without_a_reservation_gets_pages_that_stay_in_the_pool() {
     let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
     let (said, wrong, status) = ran(&mut lender.run("", &["n4", "m4"]));
