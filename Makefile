@@ -27,7 +27,7 @@ PURE := error:: extent:: free_tree:: stats:: units:: sizes::table::
 
 .PHONY: help build demo test test-long vm vm-all bench aged fuzz sanitize miri doc man install uninstall
 .PHONY: docs book release-check python mooncake lint fmt clippy plain no-codecs msrv rustdoc shape unsafe-list
-.PHONY: units package deny aarch64 aarch64-check versions licences wheels packages packages-check
+.PHONY: units package deny aarch64 versions licences wheels packages packages-check
 
 help:
 	@echo "make demo     build the command and show the library at work"
@@ -35,7 +35,7 @@ help:
 	@echo "make test-long  the same with whole state spaces, longer storms and tests of the benchmarks"
 	@echo "make vm       tests in guests of QEMU: Linux 6.1, and pages of 16 KiB with two nodes"
 	@echo "make vm-all   the same with more kernels, their settings and little memory"
-	@echo "make lint     format, clippy, oldest Rust, docs, style, unsafe list, packages, licences, aarch64"
+	@echo "make lint     format, clippy, oldest Rust, docs, style, unsafe list, packages, licences"
 	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
 	@echo "make aged     age this machine, and judge the contiguous memory it gives (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
@@ -44,6 +44,7 @@ help:
 	@echo "make doc      the documentation, in $(TARGET)/doc"
 	@echo "make docs     check links, figures, messages, commands and pictures of the pages"
 	@echo "make book     the pages as a book, in $(TARGET)/book, if mdBook is installed"
+	@echo "make aarch64  compile the library for aarch64"
 	@echo "make release-check  docs, book, packages and their check, aarch64; the pages for newcomers, here and"
 	@echo "              in Debian"
 	@echo "make man      update the manual pages in man/ from the command"
@@ -164,8 +165,7 @@ uninstall:
 man: build
 	$(GLEBE) man man >/dev/null
 
-lint: fmt clippy plain no-codecs msrv rustdoc shape docs unsafe-list units versions licences package deny \
-    aarch64-check
+lint: fmt clippy plain no-codecs msrv rustdoc shape docs unsafe-list units versions licences package deny
 
 # Packs every published crate, in the order of their dependencies; with VERIFY= it also builds each
 # from its package alone, which takes minutes.
@@ -242,9 +242,5 @@ deny:
 	    echo "skipped: cargo-deny is not installed"; \
 	fi
 
-# Compiles the library for aarch64. `make lint` only checks it, in a quarter of the time.
 aarch64:
 	scripts/aarch64.sh
-
-aarch64-check:
-	scripts/aarch64.sh check

@@ -10,7 +10,6 @@
 # compiled and assembled, not linked.
 #
 # AARCH64_STD=debian skips 1. `aarch64.sh compiler` builds nothing, and its last line is the compiler.
-# `aarch64.sh check` stops before code is generated: a quarter of the work, but no assembly is seen.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -127,17 +126,10 @@ if ! command -v aarch64-linux-gnu-gcc >/dev/null; then
     export CC_aarch64_unknown_linux_gnu=cc AR_aarch64_unknown_linux_gnu=ar
 fi
 
-unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
-flags="-D warnings"
-if [ "${1:-}" = check ]; then
-    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS=$flags
-    cargo check -p glebe -p glebe-c --lib --target "$triple" --target-dir "$target_dir/aarch64"
-    exit
-fi
-
 # Keeps dead code and turns optimisation off: functions that would be inlined into other crates are
 # compiled and assembled here too. (Generic functions are not.)
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="$flags -C link-dead-code"
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-D warnings -C link-dead-code"
 export CARGO_PROFILE_DEV_OPT_LEVEL=0
 cargo build -p glebe --lib --target "$triple" --target-dir "$target_dir/aarch64"
 cargo rustc -p glebe-c --lib --crate-type staticlib --target "$triple" \

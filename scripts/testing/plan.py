@@ -19,7 +19,7 @@ MODELS = ("glebe", "glebe-malloc", "glebe-os", "glebe-volatile", "glebe-zpool")
 # change.
 LANES = ("alone", "exclusive", "apart", "others")
 MOD = re.compile(r"^\s*(?:pub )?mod (\w+);", re.MULTILINE)
-KEYS = {"first", "modules", "nobody", "pure", "vm", "without_rseq", *LANES[:3]}
+KEYS = {"first", "modules", "nobody", "parted", "pure", "vm", "without_rseq", *LANES[:3]}
 
 
 @dataclass
@@ -38,14 +38,17 @@ class Run:
     is_first: bool = False
 
 
-def modules_of(program):
-    """Returns the tests of a program by the first part of their names."""
+def modules_of(program, parted=()):
+    """Returns the tests of a program by the first part of their names, or by the first two for the
+    modules in `parted`."""
     done = subprocess.run([program, "--list", "--format", "terse"], capture_output=True, text=True)
     modules = {}
     for line in done.stdout.splitlines():
         test, _, kind = line.rpartition(": ")
         if kind == "test":
-            modules.setdefault(test.split("::")[0], []).append(test)
+            parts = test.split("::")
+            module = "::".join(parts[: 1 + (parts[0] in parted)])
+            modules.setdefault(module, []).append(test)
     if not modules:
         raise Failed(f"{program} lists no test: {done.stdout}{done.stderr}")
     return modules
@@ -109,7 +112,7 @@ class Planner:
 
     def runs_of(self, name, row):
         program = self.built.programs[name]
-        modules = modules_of(program)
+        modules = modules_of(program, row.get("parted", []))
         for key in ("first", "pure", "without_rseq", *LANES[:3]):
             listed = row.get(key, [])
             if listed is not True and (unknown := set(listed) - modules.keys()):

@@ -17,20 +17,20 @@ use glebe::units::{Bytes, Pages};
 
 use crate::keeper::Kept;
 use crate::stats::Counter;
+use crate::Settings;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_MIN: Duration = Duration::from_millis(10);
 /// Longest time between two attempts to replace pages.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// Time without an attempt to add memory, after one that failed.
-const REST: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Growth {
     base: Bytes,
     most: Bytes,
     idle: Duration,
+    rest: Duration,
     /// Bytes that the grower adds now.
     pub(crate) asked: MappedWord,
     refused: Mutex<Option<Refused>>,
@@ -44,8 +44,9 @@ struct Refused {
 }
 
 impl Growth {
-    pub(crate) fn new(base: Bytes, most: Bytes, idle: Duration) -> Self {
-        Self { base, most, idle, asked: MappedWord::new(0), refused: Mutex::new(None) }
+    pub(crate) fn new(base: Bytes, most: Bytes, settings: &Settings) -> Self {
+        let Settings { idle, rest, .. } = *settings;
+        Self { base, most, idle, rest, asked: MappedWord::new(0), refused: Mutex::new(None) }
     }
 
     fn refused(&self) -> MutexGuard<'_, Option<Refused>> {
@@ -56,7 +57,8 @@ impl Growth {
     pub(crate) fn resting(&self) -> Option<String> {
         let refused = self.refused();
         let Refused { at, why } = refused.as_ref()?;
-        let left = REST.checked_sub(at.elapsed()).filter(|left| !left.is_zero())?.as_secs() + 1;
+        let left =
+            self.rest.checked_sub(at.elapsed()).filter(|left| !left.is_zero())?.as_secs() + 1;
         Some(format!("no memory could be added, a request after {left} s tries again: {why}"))
     }
 
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     fn growth_ends_at_its_limit_and_rests_after_a_refusal() {
-        let growth = Growth::new(Bytes::mib(8), Bytes::mib(6), Duration::ZERO);
+        let growth = Growth::new(Bytes::mib(8), Bytes::mib(6), &Settings::default());
         assert_eq!(growth.left(Bytes::mib(2)), Bytes::mib(4));
         assert_eq!(growth.left(Bytes::mib(7)), Bytes::ZERO);
         let refused = |at| *growth.refused() = Some(Refused { at, why: "no pages".to_owned() });
@@ -251,7 +253,7 @@ mod tests {
             why.starts_with("no memory could be added, ") && why.ends_with(": no pages"),
             "{why}"
         );
-        refused(Instant::now() - REST);
+        refused(Instant::now() - growth.rest);
         assert!(growth.resting().is_none());
         assert_eq!(growth.left(Bytes::ZERO), Bytes::mib(6));
     }
@@ -262,8 +264,9 @@ mod tests {
         let memory = Contig::options().source(Source::Plain);
         let options = Reserve::options().memory(memory).room(Bytes::mib(6));
         let reserve = options.build(Bytes::mib(4)).unwrap();
-        let kept = Kept::of_growth(Growth::new(Bytes::mib(6), Bytes::ZERO, REST), Bytes::mib(2));
-        let mut repair = Repair { step: u64::MAX, rest: REST, next: Instant::now(), fresh: 0 };
+        let growth = Growth::new(Bytes::mib(6), Bytes::ZERO, &Settings::default());
+        let (rest, kept) = (growth.rest, Kept::of_growth(growth, Bytes::mib(2)));
+        let mut repair = Repair { step: u64::MAX, rest, next: Instant::now(), fresh: 0 };
         let pages = Bytes::mib(2).pages_down(glebe::page_size());
         for (lost_after, len) in [(0, 6), (pages.get(), 6)] {
             kept.under_way(Bytes::mib(2).get(), true);

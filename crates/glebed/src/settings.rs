@@ -53,6 +53,8 @@ pub struct Settings {
     pub grow: Bytes,
     /// Time after which memory is given back that was added and that nobody uses.
     pub idle: Duration,
+    /// Time without an attempt to add memory, after one that failed.
+    pub rest: Duration,
     /// Time between two signs of life (`WATCHDOG=1`) that the server thread sends to the service
     /// manager.
     pub pulse: Option<Duration>,
@@ -134,6 +136,7 @@ impl Default for Settings {
             cache_idle: Duration::from_secs(600),
             grow: Bytes::ZERO,
             idle: Duration::from_secs(60),
+            rest: Duration::from_secs(10),
             pulse: None,
             stored: 0,
             nodes: Vec::new(),

@@ -26,7 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Returns a daemon with 4 bricks that may have 6 more.
 fn growing(idle: Duration) -> Option<Running> {
     let grow = Bytes::new(6 * brick());
-    Running::with_room(4, 10, Settings { grow, idle, ..settings(0) })
+    // A short rest, so that the test of a shortage need not wait long.
+    let rest = Duration::from_millis(500);
+    Running::with_room(4, 10, Settings { grow, idle, rest, ..settings(0) })
 }
 
 /// Returns state and zone of each memory block.
