@@ -78,6 +78,8 @@ def compare(listed, programs):
     wrong += [f"no `mod` names {file}" for file in sorted(undeclared(programs))]
     for name, row in listed.items():
         wrong += [f"{LIST}: {name} has an unknown key {key}" for key in sorted(row.keys() - KEYS)]
+        wrong += [f"{LIST}: {name} has no list of modules for {key}" for key in ("first", "parted")
+                  if key in row and not (row.get("modules") and isinstance(row[key], list))]
         if not row.get("modules", False):
             lists = [lane for lane in LANES[:3] if isinstance(row.get(lane), list)]
             wrong += [f"{LIST}: {name} is one run: {lane} is true or not there" for lane in lists]
@@ -112,7 +114,11 @@ class Planner:
 
     def runs_of(self, name, row):
         program = self.built.programs[name]
-        modules = modules_of(program, row.get("parted", []))
+        parted = row.get("parted", [])
+        modules = modules_of(program, parted)
+        whole = [part for part in parted if not any(each.startswith(f"{part}::") for each in modules)]
+        if whole:
+            raise Failed(f"{LIST}: {name} has no modules within {whole} (parted)")
         for key in ("first", "pure", "without_rseq", *LANES[:3]):
             listed = row.get(key, [])
             if listed is not True and (unknown := set(listed) - modules.keys()):

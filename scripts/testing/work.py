@@ -16,7 +16,8 @@ from .plan import LANES
 NOBODY = 65534
 # Seconds after which a run is stopped. All runs need much less.
 LIMIT_S = 1200
-# Niceness of the runs beside exclusive ones, which are the only ones of their kind at a time.
+# Niceness of the runs beside exclusive ones. Exclusive runs take longer, because only one runs at a
+# time, so they go first.
 NICE = 10
 TALLY = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 RUNNING = set()
@@ -59,18 +60,17 @@ def end(process, number):
         os.killpg(process.pid, number)
 
 
-def lower(process):
-    """Lets other runs have the processors first. Each run is a session, and so a group of the
-    scheduler (sched(7), autogroup), in which a nice value of a process changes nothing outside."""
+def share(process, nice):
+    """Sets the niceness of a run, as far as the kernel lets the caller. A run is a session, and the
+    kernel shares the processors among sessions first (sched(7), autogroup)."""
     try:
-        os.setpriority(os.PRIO_PGRP, process.pid, NICE)
-        pathlib.Path(f"/proc/{process.pid}/autogroup").write_text(str(NICE))
+        os.setpriority(os.PRIO_PGRP, process.pid, nice)
+        pathlib.Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
     except OSError:
-        # It has ended, or this kernel has no such groups.
         pass
 
 
-def perform(run, folder):
+def perform(run, folder, nice):
     folder.mkdir(mode=0o711)
     environment = {**os.environ, "TMPDIR": str(folder), **run.environment}
     who = {}
@@ -92,8 +92,8 @@ def perform(run, folder):
             **who,
         )
         RUNNING.add(process)
-        if run.lane == "apart":
-            lower(process)
+        if nice:
+            share(process, nice)
         status, cpu = wait_for(process, limit)
         RUNNING.discard(process)
     wall = time.monotonic() - begin
@@ -149,13 +149,16 @@ def all_of(runs, scratch):
     for number, run in enumerate(runs):
         waiting[run.lane].append((number, run))
     exclusive_are_over = threading.Event()
+    if not waiting["exclusive"]:
+        exclusive_are_over.set()
 
     def finish(lane):
         for number, run in taken_from(waiting[lane]):
             if stop.is_set():
                 return
             try:
-                ended = perform(run, pathlib.Path(scratch) / str(number))
+                yields = run.lane == "apart" and not exclusive_are_over.is_set()
+                ended = perform(run, pathlib.Path(scratch) / str(number), NICE if yields else 0)
             except Exception as error:
                 ended = Done(run.name, 1, 0, 0, f"cannot be run: {error}\n", [], 0, 1)
             with lock:
@@ -165,6 +168,8 @@ def all_of(runs, scratch):
     def exclusive():
         finish("exclusive")
         exclusive_are_over.set()
+        for process in list(RUNNING):
+            share(process, 0)
         finish("others")
 
     def beside():

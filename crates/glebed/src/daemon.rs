@@ -73,7 +73,7 @@ impl Daemon {
             );
         }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let growth = Growth::new(len, settings.grow, &settings);
+        let growth = Growth::new(len, &settings);
         // Caches need the rest.
         let target = settings.zeroed.get().div_ceil(brick.get()).min(len.get() / brick.get() / 2);
         let kept = Kept { target: target as usize, ..Kept::of_growth(growth, brick) };

@@ -44,9 +44,9 @@ struct Refused {
 }
 
 impl Growth {
-    pub(crate) fn new(base: Bytes, most: Bytes, settings: &Settings) -> Self {
-        let Settings { idle, rest, .. } = *settings;
-        Self { base, most, idle, rest, asked: MappedWord::new(0), refused: Mutex::new(None) }
+    pub(crate) fn new(base: Bytes, settings: &Settings) -> Self {
+        let Settings { grow, idle, rest, .. } = *settings;
+        Self { base, most: grow, idle, rest, asked: MappedWord::new(0), refused: Mutex::new(None) }
     }
 
     fn refused(&self) -> MutexGuard<'_, Option<Refused>> {
@@ -242,7 +242,8 @@ mod tests {
 
     #[test]
     fn growth_ends_at_its_limit_and_rests_after_a_refusal() {
-        let growth = Growth::new(Bytes::mib(8), Bytes::mib(6), &Settings::default());
+        let settings = Settings { grow: Bytes::mib(6), ..Settings::default() };
+        let growth = Growth::new(Bytes::mib(8), &settings);
         assert_eq!(growth.left(Bytes::mib(2)), Bytes::mib(4));
         assert_eq!(growth.left(Bytes::mib(7)), Bytes::ZERO);
         let refused = |at| *growth.refused() = Some(Refused { at, why: "no pages".to_owned() });
@@ -264,7 +265,7 @@ mod tests {
         let memory = Contig::options().source(Source::Plain);
         let options = Reserve::options().memory(memory).room(Bytes::mib(6));
         let reserve = options.build(Bytes::mib(4)).unwrap();
-        let growth = Growth::new(Bytes::mib(6), Bytes::ZERO, &Settings::default());
+        let growth = Growth::new(Bytes::mib(6), &Settings::default());
         let (rest, kept) = (growth.rest, Kept::of_growth(growth, Bytes::mib(2)));
         let mut repair = Repair { step: u64::MAX, rest, next: Instant::now(), fresh: 0 };
         let pages = Bytes::mib(2).pages_down(glebe::page_size());

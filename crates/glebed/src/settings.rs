@@ -53,7 +53,7 @@ pub struct Settings {
     pub grow: Bytes,
     /// Time after which memory is given back that was added and that nobody uses.
     pub idle: Duration,
-    /// Time without an attempt to add memory, after one that failed.
+    /// Time without an attempt to add memory, after one that failed. Tests shorten it.
     pub rest: Duration,
     /// Time between two signs of life (`WATCHDOG=1`) that the server thread sends to the service
     /// manager.

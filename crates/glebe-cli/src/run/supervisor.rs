@@ -62,10 +62,10 @@ const FURTHER: [Signal; 5] =
 /// that this process had before it became the supervisor would otherwise be waited for.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Longest wait for a call that goes on to reserve its pages. Some calls reserve none: the kernel
-/// refuses them, or the segment exists.
+/// Longest time that a released call may take to reserve its pages. Some calls reserve none: the
+/// kernel refuses them, or the segment exists.
 const TAKEN: Duration = Duration::from_secs(1);
-/// Time between two looks whether a call has its pages.
+/// Time between two looks at the pool.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 
 /// Wishes of the user.
@@ -231,6 +231,10 @@ impl Supervisor<'_> {
 
     /// Gives pages to a held call. Returns why the program was killed, if it was.
     fn serve(&mut self, held: &HeldCall, tree: &Tree) -> io::Result<Option<String>> {
+        // It may have ended while it waited.
+        if !self.listener.is_held(held) {
+            return Ok(None);
+        }
         let begin = Instant::now();
         let supplied = self.supply.supply(held);
         if self.wishes.is_verbose {
@@ -241,7 +245,7 @@ impl Supervisor<'_> {
         }
         self.report.add(&supplied);
         if let (Supplied::Refused(why), true) = (&supplied, self.wishes.required) {
-            if !self.supply.suffices(held) {
+            if !self.supply.suffices(held) && self.listener.is_held(held) {
                 end(tree, held);
                 // The kernel does not show the process if it is in another PID namespace.
                 self.listener.proceed(held)?;
@@ -257,9 +261,9 @@ impl Supervisor<'_> {
         Ok(None)
     }
 
-    /// Waits until a call that goes on has reserved its pages. Otherwise the next call would count
-    /// them as free, and the pool might lose them. The call is over once its thread makes another
-    /// one: then the kernel refused it, or its pages are free again.
+    /// Waits until a released call has reserved its pages. Otherwise the next call would count them
+    /// as free, and the pool might lose them. If the thread makes another call, this one is over:
+    /// the kernel refused it, or its pages are free again.
     fn wait_until_taken(&mut self, held: &HeldCall) -> io::Result<()> {
         let begin = Instant::now();
         while self.supply.awaits(held) {
@@ -271,6 +275,7 @@ impl Supervisor<'_> {
                 return Ok(());
             }
             let mut call = [PollFd::new(&self.listener, PollFlags::IN)];
+            // Without this wait, which a signal may end, the loop only turns faster.
             let _ = poll(&mut call, Some(&LOOK));
             let seen = call[0].revents();
             if seen.contains(PollFlags::IN) {

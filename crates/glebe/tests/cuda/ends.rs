@@ -184,7 +184,8 @@ fn a_child_makes_no_call_and_the_parent_goes_on() {
             assert_eq!(child, ChildEnd::Exit(0));
         }
     });
-    assert!(own.wait(pages(0, 1), SOON).unwrap(), "the child has a piece too");
+    // The child inherits a piece.
+    assert!(own.wait(pages(0, 1), SOON).unwrap());
     registration = Some(own);
     let child = in_child(|| {
         drop(registration.take());

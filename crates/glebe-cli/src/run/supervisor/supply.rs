@@ -32,6 +32,7 @@ const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
 const SILENCE: Duration = Duration::from_secs(10);
 /// Longest wait for another process that changes the pools.
 const POOLS: Duration = Duration::from_secs(5);
+
 /// What a call got.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Supplied {
@@ -67,9 +68,9 @@ pub struct Supply {
     /// Earlier connections, which failed. Their leases live as long as they do.
     silent: Vec<Client>,
     leased: Bytes,
-    /// Pages given to calls that have not reserved them, so that free pages may be theirs.
+    /// Free pages that belong to calls which reserve none, or whose thread is unknown.
     unreserved: u64,
-    /// The same for a call that may still reserve them, by its thread.
+    /// Free pages that belong to a call which has not reserved them yet, by its thread.
     late: HashMap<u32, u64>,
     /// The pool's available pages before the call that goes on now.
     available: u64,
@@ -210,14 +211,14 @@ impl Supply {
         held.page.or(self.default_page) == Some(PAGE) && pages(held) <= counts.available() + more
     }
 
-    /// Returns true if a call that goes on may still reserve its pages. It has if fewer are
-    /// available now.
+    /// Returns true while the pool has as many pages as before the call took its own.
     pub fn awaits(&self, held: &HeldCall) -> bool {
         let left = self.available.saturating_sub(pages(held));
         held.reserves && self.counts().is_ok_and(|counts| counts.available() > left)
     }
 
-    /// Keeps the pages of a call that has not reserved them until its thread makes the next call.
+    /// Keeps the pages of a call that was late to reserve them, until its thread makes another
+    /// call. If its thread is unknown, they are kept to the end.
     pub fn keep_for(&mut self, held: &HeldCall) {
         match held.thread {
             0 => self.unreserved += pages(held),

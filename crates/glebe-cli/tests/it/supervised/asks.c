@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +112,7 @@ int main(int count, char **words) {
         case 'n': /* maps without a reservation */
             at = map(len, MAP_NORESERVE);
             break;
-        case 'x': /* is refused: the place is no border of a huge page */
+        case 'x': /* is refused: the address is no multiple of a huge page */
             at = mmap((void *)4096, len, PROT_READ, HUGE | MAP_FIXED, -1, 0);
             break;
         case 'g': /* maps pages of 1 GiB */
@@ -134,6 +135,16 @@ int main(int count, char **words) {
             break;
         case 't': /* threads map at once */
             at = threads(len) ? MAP_FAILED : NULL;
+            break;
+        case 'd': /* a child maps, and is killed while others are served */
+            status = fork();
+            if (status == 0) {
+                map(len, 0);
+                _exit(0);
+            }
+            usleep(100000);
+            kill(status, SIGKILL);
+            wait(NULL);
             break;
         case 'f': /* a child maps */
             if (fork() == 0) {

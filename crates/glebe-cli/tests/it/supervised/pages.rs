@@ -76,6 +76,17 @@ fn a_call_after_a_refused_one_finds_its_pages() {
 }
 
 #[test]
+fn a_call_that_ended_while_it_waited_leases_nothing() {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    // After a refused call, the supervisor waits a second for its thread.
+    let (said, wrong, status) = ran(&mut lender.run("", &["x4", "d8", "m4"]));
+    assert_eq!((said.as_str(), status), ("x4: Invalid argument\nd8\nm4\n", Some(7)), "{wrong}");
+    let wanted = "4 MiB of huge pages leased in 1 call; 1 call found free pages in the pool";
+    assert_eq!(wrong, format!("glebe: {wanted}\n"));
+    lender.has_all_back();
+}
+
+#[test]
 fn a_map_without_a_reservation_gets_pages_that_stay_in_the_pool() {
     let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
     let (said, wrong, status) = ran(&mut lender.run("", &["n4", "m4"]));

@@ -118,6 +118,14 @@ impl CallListener {
         Ok(held(&message))
     }
 
+    /// Returns false if a call has ended, by a signal or with its thread.
+    pub fn is_held(&self, held: &HeldCall) -> bool {
+        let (fd, id) = (self.fd.as_raw_fd(), &raw const held.id);
+        let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID;
+        // SAFETY: the kernel reads the number.
+        answer("ioctl", || unsafe { libc::ioctl(fd, request, id) }).is_ok()
+    }
+
     /// Lets a call go on. Returns false if it has ended meanwhile.
     ///
     /// # Errors
