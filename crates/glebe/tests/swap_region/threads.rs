@@ -36,7 +36,8 @@ fn no_write_is_lost_beside_evictions() {
             count_beside(region, 5_000);
             let stats = region.stats();
             assert!(stats.evicted > 2_000, "{stats}");
-            assert_eq!(stats.came_over_pages, 0, "{stats}");
+            // With fewer pages than threads, all may be on their way at once.
+            assert!(stats.came_over_pages == 0 || budget < THREADS, "{stats}");
         });
     }
 }
