@@ -45,8 +45,8 @@ help:
 	@echo "make docs     check links, figures, messages, commands and pictures of the pages"
 	@echo "make book     the pages as a book, in $(TARGET)/book, if mdBook is installed"
 	@echo "make aarch64  compile the library for aarch64"
-	@echo "make release-check  docs, book, packages and their check, aarch64; the pages for newcomers, here and"
-	@echo "              in Debian"
+	@echo "make release-check  docs, book, packages and their check, aarch64, short fuzzing; the pages for"
+	@echo "              newcomers, here and in Debian"
 	@echo "make man      update the manual pages in man/ from the command"
 	@echo "make python   the wheel for Python, in $(TARGET)/wheels; pip fetches what builds it"
 	@echo "make wheels   the same, and the wheel for aarch64"
@@ -155,6 +155,8 @@ release-check: build docs book packages aarch64
 	scripts/newcomer.py --glebe $(GLEBE) \
 	    $(if $(wildcard $(TARGET)/python/bin/python3),--python $(TARGET)/python/bin/python3)
 	$(MAKE) packages-check
+	fuzz/run.sh 3
+	scripts/malloc_programs.py --self-test
 
 install: $(READY)
 	scripts/install.sh $(BUILT)
