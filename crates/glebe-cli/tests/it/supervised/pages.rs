@@ -54,36 +54,33 @@ fn a_look_up_of_a_segment_leases_nothing() {
     lender.has_all_back();
 }
 
+/// Asserts what the program prints for `words`, and then the supervisor, in the daemon's own pool.
+fn assert_told(words: &[&str], said: &str, told: &str) {
+    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
+    let (seen, wrong, status) = ran(&mut lender.run("", words));
+    assert_eq!((seen.as_str(), status), (said, Some(7)), "{wrong}");
+    assert_eq!(wrong, format!("glebe: {told}\n"));
+    lender.has_all_back();
+}
+
 #[test]
 fn free_pages_of_the_pool_are_used_first() {
-    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
-    // What the program unmapped is free. The daemon lends two pages more for the second call.
-    let (said, wrong, status) = ran(&mut lender.run("", &["u4", "u4", "m8"]));
-    assert_eq!((said.as_str(), status), ("u4\nu4\nm8\n", Some(7)), "{wrong}");
-    let wanted = "8 MiB of huge pages leased in 2 calls; 1 call found free pages in the pool";
-    assert_eq!(wrong, format!("glebe: {wanted}\n"));
-    lender.has_all_back();
+    // What the program unmapped is free. The daemon lends two pages more for the last call.
+    let told = "8 MiB of huge pages leased in 2 calls; 1 call found free pages in the pool";
+    assert_told(&["u4", "u4", "m8"], "u4\nu4\nm8\n", told);
 }
 
 #[test]
 fn a_call_after_a_refused_one_finds_its_pages() {
-    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
-    let (said, wrong, status) = ran(&mut lender.run("", &["x4", "m4"]));
-    assert_eq!((said.as_str(), status), ("x4: Invalid argument\nm4\n", Some(7)), "{wrong}");
-    let wanted = "4 MiB of huge pages leased in 1 call; 1 call found free pages in the pool";
-    assert_eq!(wrong, format!("glebe: {wanted}\n"));
-    lender.has_all_back();
+    let told = "4 MiB of huge pages leased in 1 call; 1 call found free pages in the pool";
+    assert_told(&["x4", "m4"], "x4: Invalid argument\nm4\n", told);
 }
 
 #[test]
 fn a_call_that_ended_while_it_waited_leases_nothing() {
-    let Some(lender) = Lender::new(Origin::Pool(NOBODY)) else { return };
     // After a refused call, the supervisor waits a second for its thread.
-    let (said, wrong, status) = ran(&mut lender.run("", &["x4", "d8", "m4"]));
-    assert_eq!((said.as_str(), status), ("x4: Invalid argument\nd8\nm4\n", Some(7)), "{wrong}");
-    let wanted = "4 MiB of huge pages leased in 1 call; 1 call found free pages in the pool";
-    assert_eq!(wrong, format!("glebe: {wanted}\n"));
-    lender.has_all_back();
+    let told = "4 MiB of huge pages leased in 1 call; 1 call found free pages in the pool";
+    assert_told(&["x4", "d8", "m4"], "x4: Invalid argument\nd8\nm4\n", told);
 }
 
 #[test]

@@ -123,7 +123,9 @@ impl CallListener {
         let (fd, id) = (self.fd.as_raw_fd(), &raw const held.id);
         let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID;
         // SAFETY: the kernel reads the number.
-        answer("ioctl", || unsafe { libc::ioctl(fd, request, id) }).is_ok()
+        let asked = answer("ioctl", || unsafe { libc::ioctl(fd, request, id) });
+        // A kernel that does not know says nothing about the call.
+        asked.map_or_else(|error| error.raw_os_error() != Some(libc::ENOENT), |_| true)
     }
 
     /// Lets a call go on. Returns false if it has ended meanwhile.
