@@ -98,6 +98,15 @@ impl<'a, E> Search<'a, E> {
         Ok(seen)
     }
 
+    pub fn first_that_fits(&mut self, numbers: &[u64]) -> Result<Option<u64>, E> {
+        for number in numbers {
+            if fits(self.seen(*number)?) {
+                return Ok(Some(*number));
+            }
+        }
+        Ok(None)
+    }
+
     pub fn longest(&mut self) -> Result<u64, E> {
         let (mut longest, mut at) = (0, 0);
         let mut before: Option<Candidate> = None;

@@ -121,11 +121,12 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<BlockPlan, 
     let node_of = |number: u64| all.iter().find(|block| block.number == number)?.node;
     let node = blocks.first().and_then(|first| node_of(*first));
     // Other programs fill the oldest block first, so `slack`, to be emptied, is the oldest of `own`
-    // not in `blocks`.
+    // not in `blocks`. Other calls may own or await pages of hugetlb pools in such a block: then it
+    // does not fit.
     let is_left = |own: &&u64| !blocks.contains(own) && node_of(**own) == node;
     let left: Vec<u64> = wanted.own.iter().filter(is_left).copied().collect();
     let is_again = !wanted.own.is_empty();
-    let mut slack = left.first().copied().filter(|_| left.len() > 1);
+    let mut slack = if left.len() > 1 { search.first_that_fits(&left)? } else { None };
     if slack.is_none() && !for_bank && (is_again || needs_slack(whole, wanted.len, node)?) {
         let taken: Vec<u64> = blocks.iter().chain(wanted.own).copied().collect();
         if let Some((more, of_it)) = search.on(node).stretch(1, &taken)? {

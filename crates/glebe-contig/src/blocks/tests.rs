@@ -1,11 +1,12 @@
 //! Tests memory blocks, as root.
 
 use super::glance::{glance, Glance};
-use super::plan::{plan, Wanted, Whose};
+use super::plan::{outlook, plan, Wanted, Whose};
 use super::record::Line;
 use super::*;
 use crate::Contig;
 use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
+use glebe_os::internal::sys::machine::hugetlb::Pool;
 use glebe_os::internal::sys::machine::memory_block::BlockState;
 
 const LOCK: Duration = Duration::from_secs(60);
@@ -14,6 +15,10 @@ static TURN: StaticMutex<()> = StaticMutex::new(());
 
 fn begin() -> Result<BlockWork, Error> {
     BlockWork::begin(&Place::default(), LOCK)
+}
+
+fn wanted<'a>(own: &'a [u64], stuck: &'a [u64], of: Whose) -> Wanted<'a> {
+    Wanted { len: Bytes::new(1), nodes: &[], own, stuck, of }
 }
 
 /// A block that can be evacuated.
@@ -33,9 +38,7 @@ impl Good {
             }
             begun => begun.unwrap(),
         };
-        let len = Bytes::new(1);
-        let wanted = Wanted { len, nodes: &[], own: &[], stuck: &[], of: Whose::Kernels };
-        let block = match plan(&mut work, &wanted) {
+        let block = match plan(&mut work, &wanted(&[], &[], Whose::Kernels)) {
             Ok(plan) => plan.blocks[0],
             Err(error) => {
                 println!("skipped: {error}");
@@ -205,4 +208,34 @@ fn a_block_that_is_not_there_leaves_no_record_of_the_others() {
     assert!(matches!(refused, Err(Err(_))), "{refused:?}");
     assert_eq!(work.blocks.read(good.block).unwrap(), before);
     assert_eq!(work.book.of(good.block), None);
+}
+
+#[test]
+fn a_block_that_holds_pages_of_a_pool_is_no_slack() {
+    let Some(_good) = Good::new() else { return };
+    let mut work = begin().unwrap();
+    let owner = work.book.this_process(&work.lock).unwrap();
+    let mut own = Vec::new();
+    for _ in 0..3 {
+        let block = plan(&mut work, &wanted(&[], &own, Whose::Kernels)).map(|plan| plan.blocks[0]);
+        let evacuated = block.map(|block| (block, work.evacuate(&[block], owner)));
+        let Ok((block, Ok(()))) = evacuated else {
+            work.bring_back(&own, true);
+            return println!("skipped: {evacuated:?}");
+        };
+        own.push(block);
+    }
+    let pool = Pool::of(smallest_size().unwrap()).unwrap();
+    let planned = work.lock.with_pages(&pool, 8, |_| {
+        // The block with the pool's new pages becomes the oldest.
+        own.sort_by_key(|block| std::cmp::Reverse(work.look(*block, true).unwrap().pool));
+        let holds = work.look(own[0], true)?.pool > 0;
+        let planned = outlook(&work, &wanted(&own, &[], Whose::Anybodys));
+        Ok::<_, Error>(holds.then_some(planned))
+    });
+    work.bring_back(&own, true);
+    match planned.unwrap() {
+        Some(Ok(plan)) => assert!(own[1..].contains(&plan.slack.unwrap()), "{plan:?}, {own:?}"),
+        other => println!("skipped: {other:?}"),
+    }
 }

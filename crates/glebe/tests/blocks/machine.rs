@@ -54,9 +54,9 @@ fn turn_with(pool: impl FnOnce(&str) -> Option<Turn>) -> Option<[Option<Turn>; 2
 pub fn wait_until_all_owned() {
     let begin = Instant::now();
     while record().contains("nobody") && begin.elapsed() < slowed(PATIENCE) {
-        let _ = bank::status();
+        let notes = bank::status().map(|status| status.notes);
+        println!("a block is nobody's after {:?}: {notes:?}", begin.elapsed());
         std::thread::sleep(Duration::from_millis(50));
-        println!("others have pages in a block that is nobody's: {:?}", begin.elapsed());
     }
 }
 
