@@ -255,6 +255,11 @@ impl Options {
         self.began?.checked_add(self.search_time?)
     }
 
+    /// Returns the rest of the time that the caller set for the search.
+    pub(super) fn search_time_left(&self) -> Option<Duration> {
+        Some(self.search_time?.saturating_sub(self.began?.elapsed()))
+    }
+
     pub(super) fn is_too_late(&self) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }

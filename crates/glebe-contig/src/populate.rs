@@ -42,6 +42,8 @@ pub(super) fn available_on(nodes: &[Node]) -> Result<Bytes, Error> {
 
 pub(super) struct Gate {
     limits: Limits,
+    /// The limits without those on reservations, which count a mapping's pages from mmap on.
+    at_touch: Limits,
     /// True for ordinary memory, false for a hugetlb pool.
     ordinary: bool,
     nodes: Vec<Node>,
@@ -51,8 +53,14 @@ pub(super) struct Gate {
 
 impl Gate {
     pub fn new(resource: Resource) -> Result<Self, Error> {
+        Self::below(Path::new("/"), resource)
+    }
+
+    fn below(root: &Path, resource: Resource) -> Result<Self, Error> {
+        let limits = Limits::find(root, resource)?;
         Ok(Self {
-            limits: Limits::find(Path::new("/"), resource)?,
+            at_touch: limits.at_touch(),
+            limits,
             ordinary: resource == Resource::Memory,
             nodes: Vec::new(),
             under_way: MappedWord::new(0),
@@ -64,8 +72,13 @@ impl Gate {
         Self { nodes: nodes.to_vec(), ..self }
     }
 
+    /// Checks that `asked` more bytes may be mapped and touched.
     pub fn check(&self, asked: Bytes) -> Result<(), Error> {
-        if let Some(tightest) = self.limits.tightest()? {
+        self.check_in(&self.limits, asked)
+    }
+
+    fn check_in(&self, limits: &Limits, asked: Bytes) -> Result<(), Error> {
+        if let Some(tightest) = limits.tightest()? {
             let margin = if self.ordinary { GROUP_MARGIN } else { Bytes::ZERO };
             let fits = asked.checked_add(margin).is_some_and(|all| all <= tightest.headroom());
             if !fits {
@@ -86,14 +99,14 @@ impl Gate {
         {
             let _shared = self.turn.read();
             let all = self.under_way.fetch_add(len.get(), Ordering::SeqCst) + len.get();
-            let done = self.check(Bytes::new(all)).is_ok().then(&work);
+            let done = self.check_in(&self.at_touch, Bytes::new(all)).is_ok().then(&work);
             self.under_way.fetch_sub(len.get(), Ordering::SeqCst);
             if let Some(done) = done {
                 return done;
             }
         }
         let _alone = self.turn.write();
-        self.check(len)?;
+        self.check_in(&self.at_touch, len)?;
         work()
     }
 }
@@ -219,6 +232,35 @@ mod tests {
             let runs = pagemap.runs(mapping.addr(), len, pagemap.reading()).unwrap();
             let resident = |run: &Run| run.residence == Residence::Page;
             assert!(!runs.is_empty() && runs.iter().all(resident), "{runs:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_on_reservations_counts_mapped_pages_once() {
+        let name = format!("glebe-gate-{}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let group = root.join("sys/fs/cgroup/pod");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::create_dir_all(root.join("proc/self")).unwrap();
+        let limit = Bytes::mib(64);
+        for (name, value) in
+            [("max", limit), ("current", Bytes::ZERO), ("rsvd.max", limit), ("rsvd.current", limit)]
+        {
+            let file = group.join(format!("hugetlb.2MB.{name}"));
+            std::fs::write(file, value.get().to_string()).unwrap();
+        }
+        std::fs::write(root.join("proc/self/cgroup"), "0::/pod\n").unwrap();
+        let mounted = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        std::fs::write(root.join("proc/self/mountinfo"), mounted).unwrap();
+
+        let size = PageSize::new(2 << 20).unwrap();
+        let gate = Gate::below(&root, Resource::Hugetlb(size)).unwrap();
+        let [mapped, more] = [limit, limit + size.bytes()].map(|len| gate.pass(len, || Ok(())));
+        let unmapped = gate.check(size.bytes());
+        std::fs::remove_dir_all(&root).unwrap();
+        mapped.unwrap();
+        for refused in [more, unmapped] {
+            assert!(matches!(refused, Err(Error::CgroupLimit { .. })), "{refused:?}");
         }
     }
 

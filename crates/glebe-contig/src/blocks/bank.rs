@@ -5,7 +5,7 @@
 //! Lengths are bytes, rounded up to blocks. Changing a block takes 12 ms to 0.4 s. Lock:
 //! `PoolLock`.
 
-use super::plan::{check, plan, Wanted, Whose};
+use super::plan::{check, outlook, plan, Wanted, Whose};
 use super::record::{Line, Owner};
 use super::work::{machine_blocks, BlockWork, Stuck};
 use super::STUCK_MAX;
@@ -111,10 +111,10 @@ fn add_stretch(
     // A dry run does not record its blocks, so `out` excludes them from the next plan.
     let out: Vec<u64> = added.iter().chain(&*stuck).copied().collect();
     let want = Wanted { len: missing, nodes: &[], own: &[], stuck: &out, of: Whose::Kernels };
-    let stretch = plan(work, &want)?.blocks;
     if dry_run {
-        return Ok(stretch);
+        return Ok(outlook(work, &want)?.blocks);
     }
+    let stretch = plan(work, &want)?.blocks;
     let Err(failed) = work.evacuate(&stretch, Owner::Bank) else { return Ok(stretch) };
     let Stuck { block, error } = failed?;
     stuck.push(block);

@@ -22,6 +22,7 @@ mod work;
 
 use std::io::ErrorKind;
 use std::ops::Range;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 pub(super) use self::plan::Whose;
@@ -32,11 +33,13 @@ use super::hugetlb::{Builder, Kept};
 use super::options::Options;
 use super::pool::Place;
 use super::{runs, smallest_hugetlb, Contig, Error, Node, Source};
+use glebe_os::internal::sync::StaticMutex;
 use glebe_os::internal::sys::files::file;
 use glebe_os::internal::sys::machine::buddyinfo::free_in_zones;
 use glebe_os::internal::sys::machine::hugetlb::sizes;
 use glebe_os::internal::sys::machine::memory_block::Zone;
 use glebe_os::internal::sys::page_size;
+use glebe_os::internal::sys::processes::atfork;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize};
 
@@ -90,17 +93,30 @@ impl Drop for HeldBlocks {
         if self.blocks.is_empty() || self.guard.is_child() {
             return;
         }
-        let work = BlockWork::begin(&self.place, LOCK_PATIENCE);
-        let Ok(mut work) = work else { return };
-        let this = work.book.this_process(&work.lock).ok();
-        for block in &self.blocks {
-            let owner = work.book.of(*block).map(|line| line.owner);
-            // A mended block may have another owner now.
-            if owner == Some(Owner::Nobody) || owner == this {
-                let _ = work.give_back(*block);
-            }
+        match BlockWork::begin(&self.place, LOCK_PATIENCE) {
+            Ok(mut work) => _ = work.give_back_own(&self.blocks),
+            Err(_) => leave(&self.blocks),
         }
     }
+}
+
+/// Blocks that a drop could not give back, because another process held the lock for too long. The
+/// next work of this process gives them back.
+static LEFT: StaticMutex<Vec<(ForkGuard, u64)>> = StaticMutex::new(Vec::new());
+
+fn with_left<T>(work: impl FnOnce(&mut Vec<(ForkGuard, u64)>) -> T) -> T {
+    atfork::without_forks(|| work(&mut LEFT.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+fn leave(blocks: &[u64]) {
+    let guard = ForkGuard::new();
+    with_left(|left| left.extend(blocks.iter().map(|block| (guard, *block))));
+}
+
+/// Returns the blocks that this process left. A child does not own its parent's.
+fn take_left() -> Vec<u64> {
+    let left = with_left(std::mem::take).into_iter();
+    left.filter(|(guard, _)| !guard.is_child()).map(|(_, block)| block).collect()
 }
 
 struct Call<'a> {
@@ -152,7 +168,12 @@ impl Call<'_> {
     /// Evacuates blocks and takes their pages into the pool. `None` asks for another attempt.
     fn evacuate(&mut self, len: Bytes) -> Result<Option<(Vec<u64>, draw::Drawn)>, Error> {
         let (options, builder) = (self.options, &mut self.builder);
-        let mut work = BlockWork::begin(&options.place, options.patience())?;
+        let left = options.search_time_left();
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(Error::NoBlocks { why: "the search time is over".to_owned() });
+        }
+        let patience = left.map_or(options.patience(), |left| left.min(options.patience()));
+        let mut work = BlockWork::begin(&options.place, patience)?;
         builder.notes.append(&mut work.notes);
         let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
         let of = match options.source {

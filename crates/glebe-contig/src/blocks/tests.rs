@@ -7,7 +7,7 @@ use super::*;
 use crate::Contig;
 use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
 use glebe_os::internal::sys::machine::hugetlb::Pool;
-use glebe_os::internal::sys::machine::memory_block::BlockState;
+use glebe_os::internal::sys::machine::memory_block::{BlockState, MemoryBlock};
 
 const LOCK: Duration = Duration::from_secs(60);
 const DEAD: Owner = Owner::Process(u32::MAX);
@@ -238,4 +238,81 @@ fn a_block_that_holds_pages_of_a_pool_is_no_slack() {
         Some(Ok(plan)) => assert!(own[1..].contains(&plan.slack.unwrap()), "{plan:?}, {own:?}"),
         other => println!("skipped: {other:?}"),
     }
+}
+
+#[test]
+fn a_block_stays_if_others_took_pages_of_it_since_it_was_chosen() {
+    let Some(good) = Good::new() else { return };
+    let this = {
+        let work = begin().unwrap();
+        work.book.this_process(&work.lock).unwrap()
+    };
+    if !good.leave(this, true) {
+        return;
+    }
+    let work = begin().unwrap();
+    let pool = Pool::of(smallest_size().unwrap()).unwrap();
+    let refused = work.lock.with_pages(&pool, 8, |_| {
+        let before = pool.total()?;
+        let has_some = work.look(good.block, true)?.pool > 0;
+        let refused = has_some.then(|| work.unplug(good.block));
+        assert_eq!(pool.total()?, before);
+        Ok::<_, Error>(refused)
+    });
+    match refused.unwrap() {
+        Some(Err(error)) => assert!(error.to_string().contains("pages of hugetlb pools")),
+        Some(Ok(())) => panic!("the block went off line"),
+        None => println!("skipped: the pool grew elsewhere"),
+    }
+}
+
+#[test]
+fn a_block_that_a_drop_could_not_give_back_goes_with_the_next_work() {
+    let Some(good) = Good::new() else { return };
+    let this = {
+        let work = begin().unwrap();
+        work.book.this_process(&work.lock).unwrap()
+    };
+    if good.leave(this, true) {
+        leave(&[good.block]);
+        let work = begin().unwrap();
+        assert_eq!(good.seen(&work), (BlockState::Online, Some(good.zone), None));
+    }
+}
+
+#[test]
+fn a_dry_run_of_the_bank_changes_no_block() {
+    let Some(_good) = Good::new() else { return };
+    let text = || std::fs::metadata("/run/glebe/blocks").and_then(|file| file.modified()).ok();
+    let before = text();
+    // More than fits, so that a search for the last blocks fails.
+    let len = Bytes::new(bank::movable().unwrap().memory.get() / 4 - Bytes::gib(1).get());
+    println!("{:?}", bank::add(len, true).map(|change| change.notes));
+    assert_eq!(text(), before);
+}
+
+#[test]
+fn a_block_of_the_bank_that_cannot_come_on_line_stops_no_work() {
+    let Some(_good) = Good::new() else { return };
+    let mut work = begin().unwrap();
+    let number = u64::MAX >> 8; // not there, so the kernel cannot put it on line
+    let line = Line { block: number, zone: Zone::Normal, owner: Owner::Bank };
+    let block = MemoryBlock { number, state: BlockState::Offline, zone: None, node: None };
+    work.mend_one(line, block).unwrap();
+    let note = work.notes.last().unwrap();
+    assert!(note.contains(&number.to_string()) && note.contains("is off line"), "{note}");
+}
+
+#[test]
+fn the_search_time_limits_the_wait_for_the_lock() {
+    let Some(_good) = Good::new() else { return };
+    let time = Duration::from_millis(50);
+    let (lock, began) = (begin().unwrap(), std::time::Instant::now());
+    let options = || Contig::options().source(Source::Blocks).search_time(time);
+    let build = || options().require_run(Bytes::mib(4)).build(Bytes::mib(4));
+    let refused = std::thread::scope(|scope| scope.spawn(build).join().unwrap());
+    let took = began.elapsed();
+    drop(lock);
+    assert!(refused.is_err());
+    assert!(took < LOCK / 2, "{took:?}");
 }

@@ -3,14 +3,14 @@
 //! A call records each change first, so that the next holder of the lock can undo it. Blocks with
 //! hugetlb pages stay, because the pages would be moved or lost.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::choose::{Candidate, Disturbs};
 use super::owner::Book;
 use super::record::{Line, Owner};
-use super::BLOCK_PATIENCE;
+use super::{take_left, BLOCK_PATIENCE};
 use crate::pool::{Place, PoolLock};
 use crate::Error;
 use glebe_os::error::OsError;
@@ -36,6 +36,8 @@ pub(super) struct BlockWork {
     pub book: Book,
     pub frames: Frames,
     pub notes: Vec<String>,
+    /// How long this work may still wait for surplus pages to leave.
+    surplus_patience: Duration,
 }
 
 impl BlockWork {
@@ -50,8 +52,10 @@ impl BlockWork {
         let (book, ignored) = Book::open(&lock)?;
         let mut notes = lock.notes().to_vec();
         notes.extend(ignored);
-        let mut work = Self { lock, blocks, book, frames, notes };
+        let surplus_patience = SURPLUS_PATIENCE;
+        let mut work = Self { lock, blocks, book, frames, notes, surplus_patience };
         work.mend()?;
+        let _ = work.give_back_own(&take_left());
         Ok(work)
     }
 
@@ -119,10 +123,22 @@ impl BlockWork {
             self.note_down(*number, owner).map_err(Err)?;
         }
         for number in numbers {
-            let taken = self.blocks.take_off_line(*number, BLOCK_PATIENCE);
+            let taken = self.unplug(*number);
             taken.map_err(|error| Ok(Stuck { block: *number, error }))?;
         }
         Ok(())
+    }
+
+    /// Takes a block off line, unless a program that ignores the lock has taken pages of the block
+    /// into a pool since it was chosen.
+    pub fn unplug(&self, number: u64) -> Result<(), OsError> {
+        let (first, len) = (self.blocks.first_frame(number), self.blocks.pages());
+        if self.frames.occupancy(first, len, true)?.pool > 0 {
+            let why = "it holds pages of hugetlb pools";
+            let error = io::Error::new(ErrorKind::ResourceBusy, why);
+            return Err(OsError::new("take off line", format!("memory block {number}"), error));
+        }
+        self.blocks.take_off_line(number, BLOCK_PATIENCE)
     }
 
     /// Gives `numbers` back after a failure. The bank keeps its blocks, except with `disown`.
@@ -139,7 +155,7 @@ impl BlockWork {
     pub fn cycle(&mut self, number: u64) -> Result<(), Error> {
         let owner = self.book.this_process(&self.lock)?;
         self.note_down(number, owner)?;
-        let emptied = self.blocks.take_off_line(number, BLOCK_PATIENCE);
+        let emptied = self.unplug(number);
         self.give_back(number)?;
         Ok(emptied?)
     }
@@ -176,6 +192,22 @@ impl BlockWork {
         Ok(())
     }
 
+    /// Gives back those of `numbers` that this process or nobody owns, as a mended block may have
+    /// another owner now.
+    pub fn give_back_own(&mut self, numbers: &[u64]) -> Result<(), Error> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let this = self.book.this_process(&self.lock)?;
+        for number in numbers {
+            let owner = self.book.of(*number).map(|line| line.owner);
+            if owner == Some(Owner::Nobody) || owner == Some(this) {
+                let _ = self.give_back(*number);
+            }
+        }
+        Ok(())
+    }
+
     /// On failure, the block stays the bank's.
     pub fn drop_from_bank(&mut self, number: u64) -> Result<(), Error> {
         let Some(line) = self.book.of(number) else { return Ok(()) };
@@ -184,19 +216,16 @@ impl BlockWork {
         Ok(self.book.strike(number)?)
     }
 
-    /// Counts the pages of hugetlb pools in a block. Waits up to a second for surplus pages to
-    /// leave, because the kernel removes those of an ended process late.
-    fn pages_of_pools(&self, number: u64) -> Result<u64, Error> {
+    /// Counts the pages of hugetlb pools in a block. Waits for surplus pages to leave, because the
+    /// kernel removes those of an ended process late, but at most a second for all blocks together.
+    fn pages_of_pools(&mut self, number: u64) -> Result<u64, Error> {
         let begin = Instant::now();
         let mut pages = self.look(number, true)?.pool;
-        while pages > 0 {
-            let had_surplus = has_surplus();
+        while pages > 0 && has_surplus() && begin.elapsed() < self.surplus_patience {
             thread::sleep(PAUSE);
             pages = self.look(number, true)?.pool;
-            if !had_surplus || begin.elapsed() > SURPLUS_PATIENCE {
-                break;
-            }
         }
+        self.surplus_patience = self.surplus_patience.saturating_sub(begin.elapsed());
         Ok(pages)
     }
 
@@ -248,14 +277,17 @@ impl BlockWork {
         Ok(())
     }
 
-    fn mend_one(&mut self, line: Line, block: MemoryBlock) -> Result<(), Error> {
+    pub fn mend_one(&mut self, line: Line, block: MemoryBlock) -> Result<(), Error> {
         let number = line.block;
         let lives = self.book.lives(&self.lock, line.owner)?;
         let is_movable = block.zone == Some(Zone::Movable);
         match (line.owner, block.state) {
             (Owner::Bank, BlockState::Offline) => {
-                self.blocks.put_on_line(number, true)?;
-                self.notes.push(format!("memory block {number} of the bank was off line: mended"));
+                let what = match self.blocks.put_on_line(number, true) {
+                    Ok(()) => "was off line: mended".to_owned(),
+                    Err(error) => format!("is off line: {error}"),
+                };
+                self.notes.push(format!("memory block {number} of the bank {what}"));
             }
             (Owner::Bank, BlockState::Online) if !is_movable => {
                 self.book.strike(number)?;

@@ -221,7 +221,6 @@ impl Builder<'_> {
 
     pub fn take_all(&mut self, mapping: Option<Mapping>) -> Result<(), Error> {
         let Some(mapping) = mapping else { return Ok(()) };
-        self.gate.check(mapping.len())?;
         match self.fill(&mapping, Order::Any) {
             Err(Error::PoolShort { .. }) => return Ok(()),
             filled => filled?,

@@ -268,7 +268,11 @@ impl Memory {
             pinned(part, gone).into_iter().for_each(|piece| drop(part.take_bricks(piece)));
             part.left = without(&part.left, gone);
         }
-        parts.retain(|part| !part.left.is_empty());
+        let (kept, empty) = parts.drain(..).partition(|part| !part.left.is_empty());
+        *parts = kept;
+        drop(parts);
+        // Memory of blocks takes the pools' lock when it ends.
+        drop::<Vec<MemoryPart>>(empty);
         Ok(())
     }
 

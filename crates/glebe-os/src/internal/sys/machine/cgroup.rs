@@ -46,6 +46,8 @@ struct Level {
     usage: PathBuf,
     /// File and key of the charged page cache that can be dropped.
     droppable: Option<(PathBuf, &'static str)>,
+    /// True if the kernel charges the pages of a hugetlb pool at mmap, not at the first touch.
+    is_at_mmap: bool,
 }
 
 impl Limits {
@@ -76,6 +78,13 @@ impl Limits {
             }
         }
         Ok(Self { levels })
+    }
+
+    /// Returns the limits that the kernel charges when a mapped page is first touched.
+    #[must_use]
+    pub fn at_touch(&self) -> Self {
+        let levels = self.levels.iter().filter(|level| !level.is_at_mmap).cloned();
+        Self { levels: levels.collect() }
     }
 
     /// Returns the limit with the least headroom. Skips missing and forbidden files. Any other
@@ -127,6 +136,7 @@ fn files(dir: &Path, resource: Resource, v2: bool) -> Vec<Level> {
         limit: dir.join(limit),
         usage: dir.join(usage),
         droppable: droppable.map(|key| (dir.join("memory.stat"), key)),
+        is_at_mmap: false,
     };
     let levels = match (resource, v2) {
         (Resource::Memory, true) => {
@@ -144,11 +154,12 @@ fn files(dir: &Path, resource: Resource, v2: bool) -> Vec<Level> {
         (Resource::Hugetlb(size), _) => ["", ".rsvd"]
             .map(|kind| {
                 let name = format!("hugetlb.{}{kind}", controller_size(size));
-                if v2 {
+                let of_kind = if v2 {
                     level(format!("{name}.max"), format!("{name}.current"), None)
                 } else {
                     level(format!("{name}.limit_in_bytes"), format!("{name}.usage_in_bytes"), None)
-                }
+                };
+                Level { is_at_mmap: !kind.is_empty(), ..of_kind }
             })
             .into(),
     };

@@ -155,8 +155,12 @@ impl MemoryBlocks {
             _ => BlockState::GoingOffline,
         };
         // For a block off line, the file lists zones that the block could join.
-        let zones = file::read_text(&self.dir(number).join("valid_zones")).unwrap_or_default();
-        let zone = Zone::named(zones.trim()).filter(|_| state == BlockState::Online);
+        let zone = match state {
+            BlockState::Online => {
+                Zone::named(file::text(self.dir(number).join("valid_zones"))?.trim())
+            }
+            _ => None,
+        };
         Ok(MemoryBlock { number, state, zone, node: self.node(number, nodes) })
     }
 
@@ -224,6 +228,10 @@ mod tests {
             ]
         );
         assert!(blocks.read(4).is_err() && blocks.is_writable());
+        fixture.block(5, "online\n", "");
+        fs::remove_file(fixture.0.join("memory5/valid_zones")).unwrap();
+        fs::create_dir(fixture.0.join("memory5/valid_zones")).unwrap();
+        assert!(blocks.read(5).is_err(), "a zone that cannot be read is not none");
         blocks.take_off_line(10, Duration::from_secs(5)).unwrap();
         assert_eq!(blocks.read(10).unwrap().state, BlockState::Offline);
         blocks.put_on_line(10, true).unwrap();
