@@ -99,11 +99,7 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
         return;
     }
     if !settings.pages {
-        // mimalloc's locks need the fork steps. Huge pages are off, because no keeper thread
-        // watches memory limits.
-        engine::refuse_huge_pages();
-        fork::begin();
-        return;
+        return leave_alone();
     }
     let (to, ok, failed) = (ptr::from_ref(gate).cast_mut(), Ordering::AcqRel, Ordering::Relaxed);
     if GATE.compare_exchange(ptr::null_mut(), to, ok, failed).is_err() {
@@ -127,8 +123,18 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
         } else {
             SPACE.store(ptr::null_mut(), Ordering::Release);
             gate.set_own(0..0);
+            leave_alone();
         }
+    } else {
+        leave_alone();
     }
+}
+
+/// Leaves all memory to mimalloc. Its locks need the fork steps. Huge pages are off, because no
+/// keeper thread watches memory limits.
+fn leave_alone() {
+    engine::refuse_huge_pages();
+    fork::begin();
 }
 
 fn gate() -> Option<&'static Gate> {
@@ -167,7 +173,7 @@ fn reserve(most: Option<Bytes>) -> Option<&'static Space> {
 /// otherwise map its own arena, never unmap the arena, and call no hook for its memory.
 fn make_room(space: &'static Space, size: usize) {
     let chunks = size.saturating_add(SLICE).div_ceil(engine::ARENA_MIN);
-    if chunks * engine::ARENA_MIN > engine::OBJECT_MAX {
+    if chunks > engine::OBJECT_MAX / engine::ARENA_MIN {
         return;
     }
     let has_room = || {

@@ -251,7 +251,17 @@ impl VolatileBuffer {
     /// Raises `BadArgument` if some of the range is marked or beyond the end.
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> Result<()> {
         let data = Given::new(data)?;
-        let bytes = data.bytes();
+        let (given, own) = (data.bytes().as_ptr_range(), self.region.as_ptr().addr());
+        let end = own + self.region.len().as_usize();
+        // A view of this memory would change during the write.
+        let copy = match given.start.addr() < end && own < given.end.addr() {
+            true => Some(PyBytes::new_with(py, data.bytes().len(), |copy| {
+                copy.copy_from_slice(data.bytes());
+                Ok(())
+            })?),
+            false => None,
+        };
+        let bytes = copy.as_ref().map_or(data.bytes(), |copy| copy.as_bytes());
         Ok(detached(py, bytes.len(), || self.region.write(Bytes::new(offset), bytes))?)
     }
 

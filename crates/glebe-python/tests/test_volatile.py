@@ -45,6 +45,14 @@ def test_marked_memory_is_no_buffer(buffer):
     assert bytes(memoryview(buffer)[:2]) == b"x\0"
 
 
+def test_a_view_of_the_buffer_is_written_to_the_buffer_as_it_was(buffer):
+    given = bytes(range(256)) * (len(buffer) // 256)
+    for length, to in [(100, 1), (2 * PAGE, PAGE), (16 * PAGE, 8)]:
+        buffer.write(0, given)
+        buffer.write(to, memoryview(buffer)[:length])
+        assert buffer.read(to, length) == given[:length]
+
+
 def test_exported_memory_cannot_be_marked(buffer):
     array = np.frombuffer(buffer, np.uint8)
     with pytest.raises(BufferError, match="1 arrays or views"):

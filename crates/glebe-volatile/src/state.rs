@@ -105,7 +105,10 @@ impl RegionState {
     }
 
     pub(super) fn follow_fork(&mut self) {
-        self.is_unarmed |= self.arm_again().is_err();
+        // An unarmed parent may have left holes in unmarked memory, which `arm_late` fills.
+        if !self.is_unarmed {
+            self.is_unarmed = self.arm_again().is_err();
+        }
     }
 
     /// Arms the region if `follow_fork` failed, and drops all marked pages.

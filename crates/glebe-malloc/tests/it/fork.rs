@@ -10,7 +10,7 @@ use std::time::Duration;
 use glebe_malloc::heap;
 use glebe_testing::time::{is_long, slowed};
 
-use crate::process::{comes, ended_well, objects, Object};
+use crate::process::{comes, ended_well, limit, objects, Object};
 
 const MIB: u64 = 1 << 20;
 const OBJECT: usize = 512 << 10;
@@ -131,6 +131,27 @@ fn children_without_steps_wait_for_no_thread_of_the_parents() {
                 is_well && lives_on(&kept)
             });
             assert!(ended_well(child), "child {nth}");
+        }
+    });
+}
+
+#[test]
+fn children_of_a_program_without_a_space_start_threads() {
+    glebe_testing::alone!();
+    limit(libc::RLIMIT_AS, 110 << 20);
+    let is_over = AtomicBool::new(false);
+    let start = || {
+        let thread = thread::Builder::new().stack_size(64 << 10);
+        let started = thread.spawn(|| objects(1, 64).iter().all(Object::is_whole));
+        started.is_ok_and(|thread| thread.join().unwrap())
+    };
+    drop(objects(1, OBJECT));
+    assert_eq!(heap::mechanisms().addresses, 0);
+    thread::scope(|scope| {
+        let _ends = Ends(&is_over);
+        scope.spawn(|| while !is_over.load(Ordering::Relaxed) && start() {});
+        for nth in 0..children(400) {
+            assert!(ended_well(in_child(fork, start)), "child {nth}");
         }
     });
 }
