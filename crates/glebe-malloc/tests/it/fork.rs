@@ -149,7 +149,11 @@ fn children_of_a_program_without_a_space_start_threads() {
     assert_eq!(heap::mechanisms().addresses, 0);
     thread::scope(|scope| {
         let _ends = Ends(&is_over);
-        scope.spawn(|| while !is_over.load(Ordering::Relaxed) && start() {});
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                start();
+            }
+        });
         for nth in 0..children(400) {
             assert!(ended_well(in_child(fork, start)), "child {nth}");
         }
