@@ -63,7 +63,7 @@ impl Store {
     pub fn make_stale(&self, key: &[u8], meta: &Meta, ttl: bool, room: &mut Room) -> Changed {
         let (nth, hash) = self.hash(key);
         let mut shard = self.shard(nth);
-        let Some(mut found) = self.locate(&mut shard, (hash, key), true, room) else {
+        let Some(mut found) = self.locate(&mut shard, (hash, key), false, room) else {
             return Changed::NotFound;
         };
         if meta.cas.is_some_and(|cas| cas != found.head.cas) {

@@ -2,14 +2,16 @@
 //!
 //! A reader copies a small item, or the first page of a large one, under the shard's lock, and the
 //! other pages without the lock. If another page is missing, a writer replaced the item, or first
-//! class recalled the page. The reader then reads the new item, or removes the lost one.
+//! class recalled the page. The reader then reads the new item, or removes the lost one. A reader
+//! that lost three races with writers keeps the lock while it copies.
 
 use super::item::HEAD;
 use super::log::Spot;
 use super::shard::{Entry, Shard, FETCHED, FLUSHED, STALE, TOKEN};
 use super::{count, Head, Room, Store};
 
-const LOOKS_MAX: u32 = 4;
+/// Maximum lookups that do not hold the lock while they copy the value.
+const FREE_LOOKS: u32 = 3;
 const LINE_END: usize = 2;
 
 /// An item that a lookup found.
@@ -131,7 +133,7 @@ impl Store {
 
     /// Reads an item. Passes `head` the item, true if this reader must renew the item, and `out`,
     /// to which `head` may append. If `head` returns true, appends the value. Returns `None` for a
-    /// miss, with `out` unchanged.
+    /// miss, with `out` unchanged. `head` must not call the store, because `get` may hold a lock.
     pub fn get(
         &self,
         key: &[u8],
@@ -142,15 +144,18 @@ impl Store {
     ) -> Option<()> {
         let (nth, hash) = self.hash(key);
         let begin = out.len();
-        for _ in 0..LOOKS_MAX {
+        let mut looks = 0;
+        loop {
             let mut shard = self.shard(nth);
             let mut found = self.locate(&mut shard, (hash, key), true, room)?;
-            if let Some(exptime) = look.touch {
+            if let Some(exptime) = look.touch.filter(|new| *new != found.head.exptime) {
                 found.head.exptime = exptime;
                 self.rewrite_head(&mut shard, &found, room)?;
             }
             let won = self.mark(&mut shard, &found, look);
-            drop(shard);
+            // Others change no item of the shard while the reader keeps the lock.
+            let kept = (looks == FREE_LOOKS).then_some(shard);
+            looks += 1;
             let from = found.head.value_at();
             if !head(&found, won, out) {
                 return Some(());
@@ -163,14 +168,13 @@ impl Store {
                 return Some(());
             }
             out.truncate(begin);
-            let mut shard = self.shard(nth);
+            let mut shard = kept.unwrap_or_else(|| self.shard(nth));
             if let Some(at) = shard.find_place(hash, found.entry.place) {
                 let lost = shard.remove(at);
                 self.forget_lost(&mut shard, lost, Some(key));
                 return None;
             }
         }
-        None
     }
 
     /// Appends the value of a large item whose first page is in `room.page`. Returns false if
@@ -200,33 +204,27 @@ impl Store {
         won
     }
 
-    /// Replaces an item's head by `found.head`. `room.page` must hold the small item, or the first
-    /// page of the large one. Returns `None` if the item was evicted for lack of room.
+    /// Replaces an item's head by `found.head`. `room.page` must hold the old head and the key, or
+    /// the first page of a large item. Returns `None` if the item is lost.
     pub(super) fn rewrite_head(
         &self,
         shard: &mut Shard,
         found: &Found,
         room: &mut Room,
     ) -> Option<()> {
-        let (at, old, head) = (found.at, found.entry, &found.head);
+        let (at, entry, head) = (found.at, found.entry, &found.head);
         head.write_head(&mut room.page);
         shard.at_mut(at).set_end(head.exptime != 0);
-        let done = match old.is_large() {
-            true => self.memory.put(old.pages().0, 0, &room.page[..self.memory.page()]),
-            false => {
-                let item = &room.page[..head.total()];
-                self.with_log(shard, |shard| shard.log.add_again(&self.memory, item)).map(|spot| {
-                    shard.at_mut(at).place = spot.to_word();
-                    self.discard(shard, old);
-                })
-            }
+        let is_done = if entry.is_large() {
+            self.memory.replace(entry.pages().0, 0, &room.page[..self.memory.page()])
+        } else {
+            let spot = Spot::from_word(entry.place);
+            shard.log.rewrite(&self.memory, spot, head, &mut room.segment)
         };
-        if done.is_err() {
-            let gone = shard.remove(at);
-            self.note_evicted(gone, head, &room.page);
-            self.count_evicted(gone);
-            self.discard(shard, gone);
+        if !is_done {
+            let lost = shard.remove(at);
+            self.forget_lost(shard, lost, Some(head.key(&room.page)));
         }
-        done.ok()
+        is_done.then_some(())
     }
 }

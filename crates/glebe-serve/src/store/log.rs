@@ -2,20 +2,21 @@
 //!
 //! The *head* is the segment that is being written. It is in ordinary memory, which no recall
 //! takes. A full head moves to the page cache in one run, under an object number that is used once.
-//! Items start at multiples of 8 and never change; freed items leave gaps. An empty segment is
-//! dropped at once. To make room, an old segment is *recycled*: the caller moves some of its items
-//! to the head and drops the others.
+//! Items start at multiples of 8 and never change, except their heads; freed items leave gaps. An
+//! empty segment is dropped at once. To make room, an old segment is *recycled*: the caller moves
+//! some of its items to the head and drops the others.
 //!
 //! ```text
 //! spot  seq 32 | offset / 8  16 | length 16
 //! ```
 //!
 //! Cost: adding copies the item; reading looks up each page that the item touches, at most three.
+//! Changing an item's head copies the whole page, but takes no room, so no other item must go.
 //! Lock: the shard's.
 
 use std::collections::VecDeque;
 
-use super::item::Head;
+use super::item::{Head, HEAD};
 use super::memory::{Full, Memory};
 
 const SEGMENT_PAGES: usize = 8;
@@ -180,6 +181,28 @@ impl Log {
         is_there && memory.get_part(self.object(spot.seq), spot.at, buf)
     }
 
+    /// Replaces an item's head. Returns false if the item is lost.
+    pub(super) fn rewrite(
+        &mut self,
+        memory: &Memory,
+        spot: Spot,
+        head: &Head,
+        buf: &mut Vec<u8>,
+    ) -> bool {
+        if spot.seq == self.head_seq() {
+            head.write_head(&mut self.head[spot.at..]);
+            return true;
+        }
+        let page = memory.page();
+        let (object, first, at) = (self.object(spot.seq), spot.at / page, spot.at % page);
+        buf.resize((at + HEAD).next_multiple_of(page), 0);
+        if !memory.get_run(object, first as u64, buf) {
+            return false;
+        }
+        head.write_head(&mut buf[at..]);
+        memory.replace(object, first as u64, buf)
+    }
+
     #[inline]
     pub(super) fn free(&mut self, memory: &Memory, spot: Spot) {
         let nth = spot.seq.wrapping_sub(self.first) as usize;
@@ -294,7 +317,7 @@ mod tests {
     proptest! {
         #[test]
         fn items_are_found_until_they_go(
-            steps in prop::collection::vec((0_u8..8, 1_usize..5000, 0_usize..1000), 1..300),
+            steps in prop::collection::vec((0_u8..9, 1_usize..5000, 0_usize..1000), 1..300),
         ) {
             // Making a reserve for each case would take most of the time.
             static MEMORY: OnceLock<Memory> = OnceLock::new();
@@ -319,6 +342,14 @@ mod tests {
                         log.free(memory, spot);
                     }
                     7 => recycle(&mut log, memory, &mut model),
+                    8 if !model.is_empty() => {
+                        let which = which % model.len();
+                        let (spot, item) = &mut model[which];
+                        let old = Head::read(item).expect("a head");
+                        let new = Head { cas: u64::MAX, exptime: n as u32, ..old };
+                        new.write_head(item);
+                        prop_assert!(log.rewrite(memory, *spot, &new, &mut Vec::new()));
+                    }
                     _ => {}
                 }
                 prop_assert_eq!(log.live_bytes(), taken_of(&model) as u64);

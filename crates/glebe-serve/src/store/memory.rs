@@ -1,7 +1,7 @@
 //! [`Memory`] stores items' pages in the part of a reserve that first class does not use.
 //!
-//! The pages of an object number are stored once and never change, except the first page of a large
-//! item, which holds the head. If a page is missing, the item is lost. Calls need no lock.
+//! The pages of an object number are stored once and never change, except pages with items' heads.
+//! If a page is missing, the item is lost. Calls need no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +20,8 @@ const LEN_MIN: u64 = 4 << 20;
 const UNIT: u64 = 2 << 20;
 /// Longest search for memory in one run. Clients wait for the server's start.
 const SEARCH: Duration = Duration::from_secs(2);
+/// Maximum attempts to replace pages.
+const REPLACES: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
@@ -96,6 +98,13 @@ impl Memory {
             Ok(Put::Stored) => Ok(()),
             Ok(Put::Rejected(_)) | Err(_) => Err(Full),
         }
+    }
+
+    /// Stores pages in place of older ones. Returns false if the pages are lost.
+    ///
+    /// A put that finds no free page frees the older pages, so the next attempt can take these.
+    pub(super) fn replace(&self, number: u64, first: u64, bytes: &[u8]) -> bool {
+        (0..REPLACES).any(|_| self.put(number, first, bytes).is_ok())
     }
 
     /// Reads pages from `first` on. Returns false if one is missing.

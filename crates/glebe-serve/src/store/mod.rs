@@ -1,10 +1,11 @@
 //! [`Store`] keeps items by key in the part of a reserve that first class does not use.
 //!
 //! A key's hash selects a shard. The shard's lock is held to look up or change items, and to read
-//! small items and the first page of large ones; never while the rest of a large item is copied or
-//! another lock is taken. Small items are in the shard's log, large ones in pages of their own. An
-//! item is written before it is published, so a reader sees all of it or nothing. An item that a
-//! recall took is a miss, and does not count as evicted.
+//! small items and the first page of large ones; never while another lock is taken. A reader holds
+//! it while copying the rest of a large item only if writers keep replacing the item. Small items
+//! are in the shard's log, large ones in pages of their own. An item is written before it is
+//! published, so a reader sees all of it or nothing. An item that a recall took is a miss, and does
+//! not count as evicted.
 //!
 //! Items, gaps between items, and the index count against the limit, in bytes. [`Store::tick`]
 //! measures their sum; the store adds later changes. Shards evict in turn, each by its own CLOCK.
@@ -88,7 +89,7 @@ fn count(counter: &AtomicU64) {
 pub struct Room {
     /// A small item, or a large one's first page.
     page: Vec<u8>,
-    /// The segment being recycled.
+    /// The segment being recycled, or the pages that get a new head.
     segment: Vec<u8>,
 }
 

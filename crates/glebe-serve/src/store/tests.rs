@@ -276,3 +276,68 @@ fn a_set_goes_over_whatever_is_there_and_counts_what_was_over() {
         }
     }
 }
+
+#[test]
+fn a_large_item_that_others_keep_replacing_is_found() {
+    let (store, mut room, mut other) = (store(32), Room::default(), Room::default());
+    let (key, new) = (b"hot", value(1 << 20, 1));
+    set(&store, key, &value(1 << 20, 2), &mut room);
+    let shard = store.hash(key).0;
+    let mut out = b"before".to_vec();
+    let found = store.get(key, Look::default(), &mut room, &mut out, |_, _, _| {
+        // Other clients can store whenever the reader does not hold the lock.
+        let is_free = store.shards[shard].try_lock().is_ok();
+        if is_free {
+            set(&store, key, &new, &mut other);
+        }
+        true
+    });
+    assert!(found.is_some() && out == [b"before".as_slice(), &new].concat());
+}
+
+#[test]
+fn a_new_head_costs_no_other_item() {
+    let (store, mut room) = (store(8), Room::default());
+    (0..20_000_u64).for_each(|n| set(&store, &n.to_le_bytes(), &value(1000, n), &mut room));
+    let end = store.clock().now() + 90;
+    let meta = Meta { exptime: end, ..Meta::default() };
+    let there: Vec<u64> =
+        (0..20_000).filter(|n: &u64| get(&store, &n.to_le_bytes(), &mut room).is_some()).collect();
+    let evicted = store.events.evicted.sum();
+    // Goes through all segments seven times.
+    for n in (0..7).flat_map(|first| there.iter().skip(first).step_by(7)) {
+        let key = n.to_le_bytes();
+        match n % 2 {
+            0 => _ = store.touch(&key, end, &mut room),
+            _ => _ = store.make_stale(&key, &meta, true, &mut room),
+        }
+    }
+    let is_as_it_should_be = |n: &&u64| {
+        let (mut out, mut has_end) = (Vec::new(), false);
+        store.get(&n.to_le_bytes(), Look::default(), &mut room, &mut out, |found, _, _| {
+            has_end = found.head.exptime == end;
+            true
+        });
+        out == value(1000, **n) && has_end
+    };
+    let good = there.iter().filter(is_as_it_should_be).count();
+    // The reserve's index may drop a page.
+    assert!(good * 100 > there.len() * 99, "{good} of {} are good", there.len());
+    assert_eq!(store.events.evicted.sum(), evicted);
+}
+
+#[test]
+fn a_new_head_needs_no_free_page() {
+    let (store, mut room) = (store(8), Room::default());
+    let (page, end) = (vec![1; store.memory.page()], store.clock().now() + 90);
+    let len = |n: u64| if n % 8 == 0 { 30_000 } else { 1000 };
+    (0..1000_u64).for_each(|n| set(&store, &n.to_le_bytes(), &value(len(n), n), &mut room));
+    let mut good = 0;
+    for n in 0..1000_u64 {
+        while store.memory.put(store.memory.number(), 0, &page).is_ok() {}
+        store.touch(&n.to_le_bytes(), end, &mut room);
+        good += usize::from(get(&store, &n.to_le_bytes(), &mut room) == Some(value(len(n), n)));
+    }
+    // The reserve's index may drop a page.
+    assert!(good > 980, "{good} of 1000 are good");
+}
