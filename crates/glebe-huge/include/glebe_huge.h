@@ -25,8 +25,10 @@ __attribute__((weak)) int glebe_huge_offer(void *address, size_t length);
  * are any. Returns -1 with errno; some mappings may then be kept, and others be zeroed memory:
  *   EINVAL      as above
  *   EIO         there is no daemon any more: the contents are there, and nobody takes them
+ *   EAGAIN      the daemon does not answer now, and may yet take mappings: call again
  *   ENOMEM      the range has lost a mapping
- * A fork, and MADV_DONTNEED, keep offered mappings. */
+ * A fork keeps all offered mappings, and MADV_DONTNEED those in its range. The next call then still
+ * returns 1 for what the daemon had taken. */
 __attribute__((weak)) int glebe_huge_keep(void *address, size_t length);
 
 #ifdef __cplusplus

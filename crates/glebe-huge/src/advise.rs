@@ -39,7 +39,7 @@ pub(crate) unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Answer {
         MADV_REMOVE if state.pieces.are_all(range.clone()) => remove(state, range),
         MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
             let done = call()?;
-            state.keep_all();
+            state.keep_in(range);
             // The kernel rounds the length down here.
             let page = default_page().unwrap_or(1);
             zero(state, addr..addr.saturating_add(len / page * page), |piece| !piece.is_shared);

@@ -48,7 +48,7 @@ pub(crate) fn install() {
 fn prepare() {
     let mut locked = locked();
     let copies = locked.begun().is_some_and(|state| {
-        state.keep_all();
+        state.keep_in(0..usize::MAX);
         state.leave_files();
         state.private().next().is_some()
     });
@@ -111,7 +111,7 @@ impl State {
         for (start, piece) in gone {
             self.forget(start..start + piece.len);
         }
-        self.drop_client();
+        self.client = None;
         self.counts.begin_again();
     }
 }

@@ -1,7 +1,6 @@
 //! [`State::map`] answers a request for huge pages by a lease.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use glebe_lease::internal::{connect_above, Part, PartLease};
@@ -10,7 +9,7 @@ use glebe_lease::{socket_path, Client, LeaseError, Wish};
 use glebe_os::units::Bytes;
 
 use crate::loan::Loan;
-use crate::own_files;
+use crate::own_files::OwnClient;
 use crate::pieces::Piece;
 use crate::place::{Place, Spot};
 use crate::state::{name, Holding, Private, Source, State};
@@ -39,12 +38,17 @@ impl State {
         self.may_lease(request.len as u64)?;
         let mut mapped = self.try_to_map(request);
         if matches!(&mapped, Err(LeaseError::Connection(_) | LeaseError::Forked)) {
-            // The daemon may have been started anew.
-            self.drop_client();
+            // The daemon may have been started anew. The old connection lasts as long as a lease by
+            // it.
+            self.client = None;
             mapped = self.try_to_map(request);
         }
         mapped.map_err(|error| {
-            self.is_silent = matches!(error, LeaseError::Silent { .. });
+            if matches!(error, LeaseError::Silent { .. }) {
+                self.is_silent = true;
+                // What the daemon grants later ends with the connection.
+                self.client = None;
+            }
             error.to_string()
         })
     }
@@ -65,12 +69,12 @@ impl State {
 
     fn try_to_map(&mut self, request: &Request) -> Result<usize, LeaseError> {
         let client = match request.is_shared {
-            true => connect()?,
+            true => OwnClient::new(connect()?),
             false => self.private_client()?,
         };
-        let wish = self.wish(request, client.brick());
+        let wish = self.wish(request, client.get().brick());
         let (mut place, mut pieces, mut bytes) = (None, Vec::new(), 0);
-        let lease = PartLease::take(&client, wish, |part| {
+        let lease = PartLease::take(client.get(), wish, |part| {
             bytes = part.bytes.get();
             fill(&mut place, request, &part, &mut pieces)
         });
@@ -86,8 +90,8 @@ impl State {
         self.last += 1;
         self.counts.lease(bytes);
         let source = match request.is_shared {
-            true => Source::Shared(Loan::new(lease, &client, bytes)),
-            false => Source::Private(Private { lease, bytes, is_offered: false }),
+            true => Source::Shared(Loan::new(lease, client, bytes)),
+            false => Source::Private(Private { lease, _client: client, bytes, is_offered: false }),
         };
         self.holdings.insert(self.last, Holding { source, mapped: request.len });
         for (start, len) in pieces {
@@ -98,13 +102,12 @@ impl State {
         Ok(base)
     }
 
-    fn private_client(&mut self) -> Result<Client, LeaseError> {
-        if self.client.is_none() {
-            let client = connect()?;
-            own_files::add(client.as_fd().as_raw_fd());
-            self.client = Some(client);
-        }
-        Ok(self.client.clone().expect("it was just connected"))
+    fn private_client(&mut self) -> Result<OwnClient, LeaseError> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => OwnClient::new(connect()?),
+        };
+        Ok(self.client.insert(client).clone())
     }
 
     fn wish(&self, request: &Request, brick: Bytes) -> Wish {

@@ -3,31 +3,28 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 
 use glebe_lease::internal::PartLease;
 use glebe_lease::wire::{Flags, Name};
-use glebe_lease::{Client, LeaseError, Wish};
+use glebe_lease::{LeaseError, Wish};
 use glebe_os::units::Bytes;
 
 use crate::lease::connect;
-use crate::own_files;
+use crate::own_files::OwnClient;
 use crate::state::{name, Source, State};
 
 pub(crate) struct Loan {
     lease: PartLease,
-    connection: i32,
+    /// Protects the lease's connection.
+    _client: OwnClient,
     bytes: u64,
     /// Forked children have copies of the connection.
     is_forked: bool,
 }
 
 impl Loan {
-    /// Protects the connection from the program.
-    pub(crate) fn new(lease: PartLease, client: &Client, bytes: u64) -> Self {
-        let connection = client.as_fd().as_raw_fd();
-        own_files::add(connection);
-        Self { lease, connection, bytes, is_forked: false }
+    pub(crate) fn new(lease: PartLease, client: OwnClient, bytes: u64) -> Self {
+        Self { lease, _client: client, bytes, is_forked: false }
     }
 
     /// Returns the daemon's number of the lease.
@@ -53,7 +50,7 @@ impl State {
     }
 
     fn try_to_lend(&self, len: usize, page: usize) -> Result<(Loan, File), LeaseError> {
-        let client = connect()?;
+        let client = OwnClient::new(connect()?);
         let wish = Wish {
             bytes: len as u64,
             align: 0,
@@ -62,7 +59,7 @@ impl State {
             name: Name::new(&name()),
         };
         let (mut one, mut bytes) = (None, 0);
-        let lease = PartLease::take(&client, wish, |mut part| {
+        let lease = PartLease::take(client.get(), wish, |mut part| {
             let [have, want] = [part.page.bytes(), Bytes::new(page as u64)];
             if have != want {
                 let text = format!("the daemon has pages of {have}, not of {want}");
@@ -73,7 +70,7 @@ impl State {
             Ok(())
         })?;
         let file = one.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-        Ok((Loan::new(lease, &client, bytes), file))
+        Ok((Loan::new(lease, client, bytes), file))
     }
 
     /// Ends a loan, which lasts while a forked child has it.
@@ -86,7 +83,6 @@ impl State {
 
     fn leave_to_others(&mut self, loan: Loan) {
         self.counts.give_back(loan.bytes);
-        own_files::remove(loan.connection);
         loan.lease.leave();
     }
 
@@ -94,7 +90,6 @@ impl State {
     /// can; others leave it.
     pub(crate) fn end_loan(&mut self, loan: Loan) {
         self.counts.give_back(loan.bytes);
-        own_files::remove(loan.connection);
         // A request by another connection could overtake a release without an answer.
         loan.lease.give_back();
     }

@@ -72,6 +72,7 @@ unsafe fn move_pieces(state: &mut State, old: usize, len: usize, new: usize) -> 
     let mut failed = Ok(());
     for (start, piece) in state.pieces.take(old..old + len) {
         let to = new + (start - old);
+        let lost = state.lost.take(start..start + piece.len);
         let flags = MREMAP_MAYMOVE | MREMAP_FIXED;
         if failed.is_ok() {
             // SAFETY: the caller keeps the contract, and the piece is one mapping.
@@ -82,6 +83,7 @@ unsafe fn move_pieces(state: &mut State, old: usize, len: usize, new: usize) -> 
             state.forget(to..to + piece.len);
         }
         state.add(at, piece);
+        lost.into_iter().for_each(|(from, it)| state.lost.insert(at + (from - start), it));
     }
     failed
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use glebe_lease::LeaseError;
-use glebe_os::internal::sys::errno::{EDQUOT, EINVAL, EIO, ENOENT, EOPNOTSUPP};
+use glebe_os::internal::sys::errno::{EAGAIN, EDQUOT, EINVAL, EIO, ENOENT, EOPNOTSUPP};
 use glebe_os::internal::sys::memory::direct::Answer;
 
 use crate::lease::Request;
@@ -32,11 +32,14 @@ pub(crate) fn offer(addr: usize, len: usize) -> Answer {
 pub(crate) fn keep(addr: usize, len: usize) -> Answer {
     let mut locked = locked();
     let state = locked.get();
-    let mut lost = 0;
-    for number in state.whole(addr..addr.saturating_add(len))? {
-        lost |= usize::from(state.keep(number)?);
+    let range = addr..addr.saturating_add(len);
+    // All that was lost may be ordinary memory now.
+    if state.pieces.is_any(range.clone()) || !state.lost.is_any(range.clone()) {
+        for number in state.whole(range.clone())? {
+            state.keep(number)?;
+        }
     }
-    Ok(lost)
+    Ok(usize::from(!state.lost.take(range).is_empty()))
 }
 
 impl State {
@@ -44,28 +47,33 @@ impl State {
         self.holdings.get_mut(&number).and_then(Holding::private).ok_or(EINVAL)
     }
 
-    /// Keeps a holding from now on. Returns true if the daemon had taken it.
-    fn keep(&mut self, number: u64) -> Result<bool, i32> {
+    /// Keeps a holding from now on. Zeroed memory replaces what the daemon has taken.
+    fn keep(&mut self, number: u64) -> Result<(), i32> {
         let private = self.private_of(number)?;
         if !private.is_offered {
-            return Ok(false);
+            return Ok(());
         }
         match private.lease.keep() {
             Ok(()) => private.is_offered = false,
-            Err(LeaseError::Refused { errno: ENOENT, .. }) => {
-                self.replace(number)?;
-                return Ok(true);
+            Err(LeaseError::Refused { errno: ENOENT, .. }) => return self.replace(number),
+            Err(LeaseError::Silent { .. }) => {
+                self.is_silent = true;
+                return Err(EAGAIN);
             }
             Err(_) => return Err(EIO),
         }
-        Ok(false)
+        Ok(())
     }
 
-    /// Keeps all offered mappings, because this library is about to touch them.
-    pub(crate) fn keep_all(&mut self) {
-        let all: Vec<u64> = self.holdings.keys().copied().collect();
+    /// Keeps the offered mappings in a range, because this library is about to touch them. Waits
+    /// once for a silent daemon. A later call asks again, because the daemon may have gone on and
+    /// taken something.
+    pub(crate) fn keep_in(&mut self, range: Range<usize>) {
+        let all: BTreeSet<u64> = self.pieces.in_range(range).map(|it| it.holding).collect();
         for number in all {
-            let _ = self.keep(number);
+            if self.keep(number) == Err(EAGAIN) {
+                break;
+            }
         }
     }
 
@@ -93,16 +101,20 @@ impl State {
             self.pieces.all().filter(|(_, piece)| piece.holding == number).collect();
         // The lost lease no longer counts for the quota.
         pieces.iter().for_each(|(start, piece)| self.forget(*start..start + piece.len));
-        let mut failed = Ok(());
+        let mut done = Ok(());
         for (start, piece) in pieces {
             let spot = Spot::Fixed(start);
             let (len, prot, is_shared) = (piece.len, piece.prot, false);
             let request = Request { spot, len, page: len, prot, is_shared, flags: 0 };
-            if self.map(&request).is_err() {
-                let filled = Place::reserve(spot, len, len).and_then(|place| place.fill(prot));
-                failed = failed.and(filled);
+            let replaced = self
+                .map(&request)
+                .map(drop)
+                .or_else(|_| Place::reserve(spot, len, len).and_then(|place| place.fill(prot)));
+            if replaced.is_ok() {
+                self.lost.insert(start, piece);
             }
+            done = done.and(replaced);
         }
-        failed
+        done
     }
 }

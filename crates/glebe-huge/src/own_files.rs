@@ -1,7 +1,11 @@
 //! Descriptors of the library's connections, which the program must not close: a lease ends with
 //! its connection.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::Arc;
+
+use glebe_lease::Client;
 
 /// The daemon lets a user have fewer connections by default.
 const MOST: usize = 512;
@@ -32,6 +36,34 @@ pub(crate) fn has(fd: i32) -> bool {
 pub(crate) fn lowest(first: u32, last: u32) -> Option<u32> {
     let own = OWN.iter().filter_map(|slot| u32::try_from(slot.load(Relaxed)).ok());
     own.filter(|fd| (first..=last).contains(fd)).min()
+}
+
+/// An own connection, protected until its last clone drops.
+#[derive(Clone)]
+pub(crate) struct OwnClient {
+    /// Drops before the client, because this library's own closes come through [`has`] too.
+    _protected: Arc<Protected>,
+    client: Client,
+}
+
+impl OwnClient {
+    pub(crate) fn new(client: Client) -> Self {
+        let fd = client.as_fd().as_raw_fd();
+        add(fd);
+        Self { _protected: Arc::new(Protected(fd)), client }
+    }
+
+    pub(crate) fn get(&self) -> &Client {
+        &self.client
+    }
+}
+
+struct Protected(i32);
+
+impl Drop for Protected {
+    fn drop(&mut self) {
+        remove(self.0);
+    }
 }
 
 #[cfg(test)]

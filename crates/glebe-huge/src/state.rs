@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use glebe_lease::internal::PartLease;
-use glebe_lease::Client;
 use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
 use glebe_os::internal::sys::errno::{self, Kept};
 use glebe_os::internal::sys::files::plain_file::{self, KeptErrors};
@@ -19,7 +17,7 @@ use glebe_os::internal::sys::processes::signals::Blocked;
 use crate::counts::Counts;
 use crate::files::{FileId, Files};
 use crate::loan::Loan;
-use crate::own_files;
+use crate::own_files::OwnClient;
 use crate::pieces::{Piece, Pieces};
 use crate::segments::Segment;
 use crate::settings::{Settings, VARIABLE};
@@ -44,6 +42,8 @@ impl Holding {
 /// The lease of a private mapping.
 pub(crate) struct Private {
     pub(crate) lease: PartLease,
+    /// Protects the lease's connection.
+    pub(crate) _client: OwnClient,
     pub(crate) bytes: u64,
     /// The daemon may take the memory.
     pub(crate) is_offered: bool,
@@ -63,11 +63,13 @@ pub(crate) enum Source {
 pub(crate) struct State {
     pub(crate) settings: Settings,
     pub(crate) pieces: Pieces,
+    /// What the daemon took and zeroed memory replaced, until the program learns it.
+    pub(crate) lost: Pieces,
     pub(crate) holdings: BTreeMap<u64, Holding>,
     pub(crate) last: u64,
     /// The connection for private mappings.
-    pub(crate) client: Option<Client>,
-    /// The daemon did not answer once. The process asks it no more.
+    pub(crate) client: Option<OwnClient>,
+    /// The daemon did not answer once. The process asks it for no more memory.
     pub(crate) is_silent: bool,
     pub(crate) counts: Counts,
     pub(crate) segments: BTreeMap<i32, Segment>,
@@ -143,6 +145,7 @@ impl State {
         let state = Self {
             settings,
             pieces: Pieces::new(),
+            lost: Pieces::new(),
             holdings: BTreeMap::new(),
             last: 0,
             client: None,
@@ -177,6 +180,7 @@ impl State {
 
     /// Forgets what is no longer mapped. A lease of which nothing is mapped ends.
     pub(crate) fn forget(&mut self, range: Range<usize>) {
+        self.lost.take(range.clone());
         for (_, piece) in self.pieces.take(range) {
             self.unmapped(piece);
         }
@@ -197,15 +201,6 @@ impl State {
             Source::Shared(loan) => self.leave(loan),
             Source::File(file) => self.unmapped_file(file),
             Source::Segment { token, .. } => self.detached(token),
-        }
-    }
-
-    pub(crate) fn drop_client(&mut self) {
-        let Some(client) = self.client.take() else { return };
-        // The connection lasts as long as a lease by it, and stays protected.
-        let has_lease = |holding: &Holding| matches!(holding.source, Source::Private(_));
-        if !self.holdings.values().any(has_lease) {
-            own_files::remove(client.as_fd().as_raw_fd());
         }
     }
 

@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "glebe_huge.h"
@@ -495,6 +496,132 @@ static void offered_fork(void)
     printf("forked\n");
 }
 
+static void say(const char *line)
+{
+    printf("%s\n", line);
+    fflush(stdout);
+}
+
+/* Waits for a byte of standard input. */
+static void wait_for_word(void)
+{
+    char byte;
+    CHECK(read(0, &byte, 1) == 1);
+}
+
+static void forked(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    CHECK(status_of(child) == 0);
+}
+
+/* Offers memory beside ordinary memory. Says what `glebe_huge_keep` gives after a fork. */
+static void told_late(void)
+{
+    char *room = must(mmap(NULL, 12 * PAGE, BOTH, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char *memory = (char *)(((uintptr_t)room + PAGE - 1) / PAGE * PAGE);
+    CHECK(map(memory, 8, BOTH, MAP_PRIVATE | MAP_FIXED) == memory);
+    CHECK(map(memory + 9 * PAGE, 1, BOTH, MAP_PRIVATE | MAP_FIXED) == memory + 9 * PAGE);
+    memset(memory, 7, 8 * PAGE);
+    CHECK(glebe_huge_offer(memory, 8 * PAGE) == 0);
+    /* This keeps no memory elsewhere. */
+    CHECK(madvise(memory + 8 * PAGE, PAGE, MADV_DONTNEED) == 0);
+    say("offered");
+    wait_for_word();
+    forked();
+    int lost = glebe_huge_keep(memory, 8 * PAGE);
+    CHECK(all_are(memory, 8, lost ? 0 : 7));
+    printf("kept: %d\n", lost);
+    CHECK(glebe_huge_keep(memory, 8 * PAGE) == 0 || errno == EINVAL);
+}
+
+/* As before, but moves a half of the memory, and maps other memory in place of the rest. */
+static void told_elsewhere(void)
+{
+    char *room = must(mmap(NULL, 8 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char *to = (char *)(((uintptr_t)room + PAGE - 1) / PAGE * PAGE);
+    char *memory = must(map(NULL, 8, BOTH, MAP_PRIVATE));
+    CHECK(glebe_huge_offer(memory, 8 * PAGE) == 0);
+    say("offered");
+    wait_for_word();
+    forked();
+    CHECK(mremap(memory, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+    CHECK(map(memory, 8, BOTH, MAP_PRIVATE | MAP_FIXED) == memory);
+    CHECK(glebe_huge_keep(memory, 8 * PAGE) == 0);
+    printf("kept: %d\n", glebe_huge_keep(to, 4 * PAGE));
+}
+
+/* The number of an ended connection is the program's again. */
+static void restarted(void)
+{
+    char *one = must(map(NULL, 1, BOTH, MAP_PRIVATE));
+    int own = 900;
+    while (fcntl(own + 1, F_GETFD) >= 0)
+        own++;
+    say("mapped");
+    wait_for_word();
+    char *two = must(map(NULL, 1, BOTH, MAP_PRIVATE));
+    CHECK(close(own) == -1 && errno == EBADF);
+    CHECK(munmap(one, PAGE) == 0 && munmap(two, PAGE) == 0);
+    CHECK(fcntl(1, F_DUPFD, own) == own);
+    CHECK(dup2(0, own) == own);
+    CHECK(close(own) == 0);
+    printf("closed\n");
+}
+
+/* Stops the daemon, which runs in the parent. */
+static void stop_daemon(void)
+{
+    CHECK(kill(getppid(), SIGSTOP) == 0);
+    usleep(100000);
+}
+
+static time_t seconds(void)
+{
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec;
+}
+
+/* A fork waits only once for a daemon that does not answer. */
+static void silent_fork(void)
+{
+    char *all[4];
+    for (int nth = 0; nth < 4; nth++) {
+        all[nth] = must(map(NULL, 1, BOTH, MAP_PRIVATE));
+        memset(all[nth], 7, PAGE);
+        CHECK(glebe_huge_offer(all[nth], PAGE) == 0);
+    }
+    stop_daemon();
+    time_t begin = seconds();
+    pid_t child = fork();
+    if (child == 0) {
+        for (int nth = 0; nth < 4; nth++)
+            CHECK(all_are(all[nth], 1, 7));
+        _exit(failures);
+    }
+    CHECK(map(NULL, 1, BOTH, MAP_PRIVATE) == MAP_FAILED);
+    CHECK(seconds() - begin < 7);
+    CHECK(kill(getppid(), SIGCONT) == 0);
+    CHECK(status_of(child) == 0);
+    for (int nth = 0; nth < 4; nth++)
+        CHECK(glebe_huge_keep(all[nth], PAGE) == 0 && all_are(all[nth], 1, 7));
+}
+
+/* What the daemon grants too late goes back at once. */
+static void silent_map(void)
+{
+    char *memory = must(map(NULL, 1, BOTH, MAP_PRIVATE));
+    CHECK(munmap(memory, PAGE) == 0);
+    stop_daemon();
+    CHECK(map(NULL, 1, BOTH, MAP_PRIVATE) == MAP_FAILED);
+    CHECK(kill(getppid(), SIGCONT) == 0);
+    say("refused");
+    wait_for_word();
+}
+
 /* A request that fails here, not at the daemon, changes nothing. */
 static void local_failure(void)
 {
@@ -556,7 +683,9 @@ int main(int count, char **words)
         {"held", held},               {"refused", refused},
         {"offered", offered},         {"offered_fork", offered_fork},
         {"local_failure", local_failure}, {"crowded_fork", crowded_fork},
-        {"wrong", wrong},
+        {"wrong", wrong},             {"told_late", told_late},
+        {"told_elsewhere", told_elsewhere}, {"restarted", restarted},
+        {"silent_fork", silent_fork}, {"silent_map", silent_map},
     };
     const char *wanted = count > 1 ? words[1] : "";
     for (size_t nth = 0; nth < sizeof cases / sizeof *cases; nth++)

@@ -1,5 +1,6 @@
 //! Tests the preload for huge pages with C programs and a daemon, while the kernel's pool is empty.
 
+mod daemons;
 mod ends;
 mod memfds;
 mod mounted;

@@ -104,6 +104,24 @@ fn a_fork_does_not_touch_memory_that_was_taken() {
 }
 
 #[test]
+fn a_program_learns_of_what_was_taken_also_after_a_fork() {
+    let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
+    let offering = Offering::of(&running, "told_late");
+    let lease = leased(&running, 12).expect("what was offered");
+    // Ordinary memory takes the place, since there are no huge pages.
+    assert_eq!(offering.keep(), "kept: 1\n");
+    drop(lease);
+    running.wait_until_all_is_back();
+    for (case, others) in [("told_late", BRICK), ("told_elsewhere", 0)] {
+        let offering = Offering::of(&running, case);
+        drop(leased(&running, 12).expect("what was offered"));
+        running.wait_until_all_is_back_but(others);
+        assert_eq!(offering.keep(), "kept: 1\n", "{case}");
+        running.wait_until_all_is_back();
+    }
+}
+
+#[test]
 fn without_the_users_word_nothing_can_be_offered() {
     let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     let output = running.command("offered", "").output().unwrap();

@@ -26,11 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const NOBODY: u32 = 65_534;
 
 pub struct Running {
-    _daemon: Daemon,
+    daemon: Option<Daemon>,
     path: PathBuf,
     program: PathBuf,
     library: PathBuf,
-    _reserve: Reserve,
+    reserve: Reserve,
     _turn: Option<Turn>,
     scratch: Scratch,
 }
@@ -45,15 +45,22 @@ impl Running {
         let (turn, scratch) = (Turn::alone(POOL), Scratch::readable("huge"));
         let reserve = reserve(bricks)?;
         let path = scratch.path().join("leases");
-        let settings = Settings { path: path.clone(), mode: 0o666, ..settings };
-        let daemon = Daemon::start(&reserve, settings).unwrap();
         // Another user cannot read the folder of the build.
         let [program, library] =
             [source.trim_end_matches(".c"), "libglebe_huge.so"].map(|it| scratch.path().join(it));
         std::fs::copy(compiled(source), &program).unwrap();
         std::fs::copy(libraries::folder().join("libglebe_huge.so"), &library).unwrap();
-        let (_daemon, _reserve, _turn) = (daemon, reserve, turn);
-        Some(Self { _daemon, path, program, library, _reserve, _turn, scratch })
+        let (daemon, _turn) = (None, turn);
+        let mut running = Self { daemon, path, program, library, reserve, _turn, scratch };
+        running.start(settings);
+        Some(running)
+    }
+
+    /// Starts a daemon after the end of the one before.
+    pub fn start(&mut self, settings: Settings) {
+        self.daemon = None;
+        let settings = Settings { path: self.path.clone(), mode: 0o666, ..settings };
+        self.daemon = Some(Daemon::start(&self.reserve, settings).unwrap());
     }
 
     pub fn client(&self) -> Client {
