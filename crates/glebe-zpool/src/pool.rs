@@ -76,7 +76,7 @@ impl ObjectPool {
             claim: Claim::default(),
             guard: ForkGuard::new(),
         };
-        adopt(&pool.objects.classes, &table, page)?;
+        adopt(&pool.objects, &table, page)?;
         let (_, codec) = pool.coder.count();
         let fixed = pool.fixed_bytes() + codec;
         if !pool.objects.memory.account.charge(fixed) {

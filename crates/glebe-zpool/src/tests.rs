@@ -427,3 +427,24 @@ fn pages_that_compaction_freed_stay_counted_when_a_class_gets_another_shape() {
         assert_eq!(pool.stats().compacted_pages, freed, "chains of {chain}");
     }
 }
+
+#[test]
+fn tables_that_come_again_hold_no_more_than_before() {
+    let pool = plain().compaction(Compaction::Manual).build().unwrap();
+    let rules = *pool.table().rules();
+    let chains = [1, 3, 5, 8].map(|chain| Rules { chain: Pages::new(chain), ..rules });
+    let tables = chains.map(|rules| Table::by_rules(&rules).unwrap());
+    let cycle = || {
+        for table in &tables {
+            pool.set_table(table).unwrap();
+            for len in (8..=page()).step_by(8) {
+                pool.remove(pool.insert(&bytes_of(1, len)).unwrap()).unwrap();
+            }
+            pool.compact(Budget::All).unwrap();
+        }
+        pool.held()
+    };
+    // The first cycles add class numbers, until no table needs a new one.
+    let held = (0..8).map(|_| cycle()).max();
+    assert!((0..192).map(|_| cycle()).max() <= held, "more than {held:?}");
+}

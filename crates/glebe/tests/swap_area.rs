@@ -32,8 +32,16 @@ fn page_of(n: u64, matter: u64) -> Vec<u8> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Store { offset: u64, matter: u64 },
-    StoreAll { offset: u64, count: u64 },
+    Store {
+        offset: u64,
+        matter: u64,
+    },
+    /// Stores `count` pages at offsets modulo `round`, so that offsets may repeat.
+    StoreAll {
+        offset: u64,
+        count: u64,
+        round: u64,
+    },
     Load(u64),
     Take(u64),
     InvalidatePage(u64),
@@ -49,7 +57,8 @@ fn step() -> impl Strategy<Value = Step> {
     let offset = || 0..PAGES;
     prop_oneof![
         8 => (offset(), 0..4_u64).prop_map(|(offset, matter)| Step::Store { offset, matter }),
-        4 => (offset(), 1..80_u64).prop_map(|(offset, count)| Step::StoreAll { offset, count }),
+        4 => (offset(), 1..80_u64, 1..160_u64)
+            .prop_map(|(offset, count, round)| Step::StoreAll { offset, count, round }),
         8 => offset().prop_map(Step::Load),
         2 => offset().prop_map(Step::Take),
         2 => offset().prop_map(Step::InvalidatePage),
@@ -98,12 +107,12 @@ impl Beside {
         }
     }
 
-    fn store_all(&mut self, offset: u64, count: u64) {
+    fn store_all(&mut self, offset: u64, count: u64, round: u64) {
         if !self.has_file {
             return;
         }
-        let offsets = offset..(offset + count).min(PAGES);
-        let pages: Vec<_> = offsets.map(|at| (at, page_of(self.stores << 10 | at, at))).collect();
+        let page = |nth| ((offset + nth % round) % PAGES, page_of(self.stores << 10 | nth, nth));
+        let pages: Vec<_> = (0..count).map(page).collect();
         self.area.store_all(pages.iter().map(|(at, page)| (*at, &page[..]))).unwrap();
         self.known.extend(pages);
         self.stores += 1;
@@ -124,7 +133,7 @@ impl Beside {
         let mut out = vec![0; page()];
         match *step {
             Step::Store { offset, matter } => self.store(offset, matter),
-            Step::StoreAll { offset, count } => self.store_all(offset, count),
+            Step::StoreAll { offset, count, round } => self.store_all(offset, count, round),
             Step::Load(offset) => self.expect(offset, self.area.load(offset, &mut out), &out),
             Step::Take(offset) => {
                 self.expect(offset, self.area.take(offset, &mut out), &out);

@@ -255,6 +255,10 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::NoHugePage)
     }
 
+    pub fn refuse_merging(&self) -> Result<(), OsError> {
+        self.advise(Bytes::ZERO, self.len, Advice::Unmergeable)
+    }
+
     /// Lets the kernel free, under memory pressure, pages that are not written again.
     pub fn offer(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::Free)

@@ -96,6 +96,13 @@ impl Blocks {
         (ordinal != last).then_some(ordinal)
     }
 
+    /// Gives up the room that [`Blocks::remove`] keeps.
+    pub(super) fn give_up(&mut self, account: &Account) {
+        debug_assert_eq!(self.len, 0);
+        account.release(bytes_of(self.room));
+        (self.words, self.room) = (Vec::new(), 0);
+    }
+
     #[inline]
     fn start(&self, ordinal: u32) -> usize {
         ordinal as usize * usize::from(self.stride)

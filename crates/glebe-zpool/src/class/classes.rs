@@ -10,6 +10,7 @@
 use std::sync::OnceLock;
 
 use crate::class::{Class, ClassState, Shape};
+use crate::memory::account::Account;
 use crate::shared::CLASSES_MAX;
 use glebe_os::internal::sync::{AtomicU64, Ordering};
 
@@ -89,7 +90,7 @@ impl Classes {
     /// Changes the table to these classes, each with its longest object's length. The lengths
     /// ascend, and the last is a page. Returns false and changes nothing if class numbers run out.
     /// Calls must not overlap.
-    pub(crate) fn change(&self, table: &[(u32, Shape)]) -> bool {
+    pub(crate) fn change(&self, account: &Account, table: &[(u32, Shape)]) -> bool {
         let all: Vec<&Class> = self.all().collect();
         let mut kept = vec![false; all.len()];
         let mut numbers = vec![None; table.len()];
@@ -116,7 +117,7 @@ impl Classes {
             let class = self.by_number[*number].get_or_init(fresh);
             let mut state = class.lock();
             if state.shape() != *shape {
-                class.reshape(&mut state, *shape);
+                class.reshape(account, &mut state, *shape);
             }
             state.longest = *longest;
             state.is_retired = false;

@@ -14,7 +14,7 @@ mod moves;
 mod seal;
 
 use crate::entry::word::{Entry, Place};
-use crate::memory::account::NoRoom;
+use crate::memory::account::{Account, NoRoom};
 use crate::shared::Memory;
 use blocks::{Blocks, Groups, GROUPS};
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
@@ -58,8 +58,10 @@ impl Class {
         self.state.try_lock().ok()
     }
 
-    pub(crate) fn reshape(&self, state: &mut ClassState, shape: Shape) {
+    /// The class has no zspage.
+    pub(crate) fn reshape(&self, account: &Account, state: &mut ClassState, shape: Shape) {
         let counts = state.counts;
+        state.blocks.give_up(account);
         *state = ClassState::new(state.number, shape, state.part_shift);
         state.counts = counts;
         self.size.store(shape.size.into(), Ordering::Relaxed);

@@ -37,7 +37,7 @@ fn pool() -> Objects {
     let classes = Classes::new(PAGE_SHIFT);
     let small = Shape { size: 256, pages: 1, objects: 2 };
     let large = Shape { size: 512, pages: 1, objects: 1 };
-    assert!(classes.change(&[(256, small), (512, large)]));
+    assert!(classes.change(&memory.account, &[(256, small), (512, large)]));
     Objects { memory, classes, filled: Filled::default() }
 }
 

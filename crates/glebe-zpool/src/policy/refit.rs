@@ -64,7 +64,7 @@ impl Refit {
 
     fn change(&self, objects: &Objects, now: &mut Table, table: &Table) -> Result<(), Error> {
         let before = objects.classes.held_bytes() + now.held().get();
-        adopt(&objects.classes, table, self.page)?;
+        adopt(objects, table, self.page)?;
         *now = table.clone();
         let after = objects.classes.held_bytes() + table.held().get();
         let account = &objects.memory.account;
@@ -141,7 +141,7 @@ fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
 }
 
 /// No other thread may change the classes meanwhile.
-pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) -> Result<(), Error> {
+pub(crate) fn adopt(objects: &Objects, table: &Table, machine_page: PageSize) -> Result<(), Error> {
     let (page, own) = (table.rules().page, machine_page.bytes().get());
     RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;
     RulesError::within("slots in a zspage", table.most_objects().into(), 1, SLOTS_MAX.into())?;
@@ -154,7 +154,7 @@ pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) ->
         (least as u32, Shape { size, pages, objects })
     };
     let shapes: Vec<(u32, Shape)> = table.classes().iter().map(shape).collect();
-    if !classes.change(&shapes) {
+    if !objects.classes.change(&objects.memory.account, &shapes) {
         let (classes, limit) = (shapes.len(), CLASSES_MAX as usize);
         return Err(Error::Classes { classes, limit });
     }

@@ -45,8 +45,12 @@ enum Put {
     Refused,
 }
 
+fn claim(lent: &Lent, page: usize) -> Result<Claim, NoClaim> {
+    lent.claim(page, lent.holds(page).map(|(word, _, _)| word))
+}
+
 fn put(lent: &Lent, page: usize, key: u64) -> (Put, u64) {
-    match lent.claim(page) {
+    match claim(lent, page) {
         Ok(claim) => fill(lent, claim, key),
         Err(NoClaim::Recalled) => (Put::Recalled, 1),
         Err(NoClaim::Taken) => (Put::Refused, 0),
@@ -244,7 +248,7 @@ fn memory_goes_under_a_put(fault: Fault) {
     let (end, added) = writer.join().unwrap();
     assert_all(&lent, &WHOLE, POISON);
     assert!(lent.holds(0).is_none(), "{end:?} where there is no memory");
-    assert!(lent.claim(1).is_err() && lent.granule(0).is_absent());
+    assert!(claim(&lent, 1).is_err() && lent.granule(0).is_absent());
     lent.arrive(0..1);
     assert_eq!(added, recalled + settled(&lent));
     assert_usable(&lent);
@@ -356,7 +360,7 @@ fn run_over_three_granules_takes_edges_and_middle() {
 
 fn puts_under_way(blocks: usize) {
     let lent = lent(1, Critical::restartable(1, Fault::None));
-    let claims = [0, 1].map(|page| lent.claim(page).expect("free"));
+    let claims = [0, 1].map(|page| claim(&lent, page).expect("free"));
     let tenant = {
         let lent = Arc::clone(&lent);
         thread::spawn(move || claims.map(|claim| fill(&lent, claim, 1)))

@@ -117,7 +117,7 @@ impl Lender {
         may: impl Fn(usize, Option<&Meta>) -> bool,
     ) -> Option<Claimed> {
         let lent = &self.lent;
-        let pages = most.min(lent.pages() as u64);
+        let pages = most.min(self.clock.end());
         let full = lent.granule_pages() as u64;
         let (mut warm, mut looked, mut hinted) = (0, 0, 0);
         while looked < pages {
@@ -147,7 +147,7 @@ impl Lender {
                     continue;
                 }
             }
-            match lent.claim(page) {
+            match lent.claim(page, held.as_ref().map(|(word, ..)| *word)) {
                 Ok(claim) => {
                     let held = held.map(|(word, _, meta)| (word.use_of(page), meta));
                     return Some(Claimed { claim, held });
@@ -256,6 +256,11 @@ impl Clock {
         Self { end: Word::new(end), lanes, slots, ..Self::default() }
     }
 
+    #[inline]
+    fn end(&self) -> u64 {
+        self.end.load(Ordering::Relaxed)
+    }
+
     fn set_end(&self, end: u64) {
         self.end.store(end, Ordering::Relaxed);
     }
@@ -279,7 +284,7 @@ impl Clock {
             lane.store(at + 1, Ordering::Relaxed);
         }
         let only_free = at & ONLY_FREE != 0;
-        let end = self.end.load(Ordering::Relaxed);
+        let end = self.end();
         ((end - 1 - (at & !ONLY_FREE) % end) as usize, only_free)
     }
 
@@ -315,7 +320,7 @@ impl Clock {
             self.filled.0.fetch_add(1, Ordering::Relaxed);
         }
         let given = self.given.fetch_add(run.len() as u64, Ordering::Relaxed) + run.len() as u64;
-        if given * TO_TOP >= self.end.load(Ordering::Relaxed) {
+        if given * TO_TOP >= self.end() {
             self.given.store(0, Ordering::Relaxed);
             self.high_hand.0.store(0, Ordering::Relaxed);
         }
@@ -335,7 +340,7 @@ impl Clock {
                 self.filled.0.fetch_sub(1, Ordering::Relaxed);
             }
             // Skips a chunk beyond the end, because its memory is gone.
-            let end = self.end.load(Ordering::Relaxed);
+            let end = self.end();
             Some(end.checked_sub((first + left + 1) * CHUNK)? | ONLY_FREE)
         })
     }
@@ -343,7 +348,61 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::reserve::Reserve;
+    use glebe_os::internal::sys::page_size;
+    use glebe_os::units::Bytes;
+
+    #[test]
+    fn a_refused_claim_looks_at_present_pages_once_whatever_the_room() {
+        let options = Reserve::options().room(Bytes::mib(64));
+        let reserve = options.build(Bytes::mib(2)).unwrap();
+        let lender = reserve.inner.get().unwrap().lender();
+        let present = Bytes::mib(2).pages_down(page_size()).get();
+        for first in [First::GivenBack, First::Dropped, First::Free, First::AtHand] {
+            let looks = Cell::new(0);
+            let refuse = |_, _: Option<&Meta>| {
+                looks.set(looks.get() + 1);
+                false
+            };
+            assert!(lender.claim_where(first, u64::MAX, refuse).is_none());
+            assert!((present..=2 * present).contains(&looks.get()), "{} looks", looks.get());
+        }
+    }
+
+    #[test]
+    fn a_page_filled_since_the_look_at_it_is_not_claimed() {
+        let reserve = Reserve::new(Bytes::mib(2)).unwrap();
+        let lender = reserve.inner.get().unwrap().lender();
+        let bytes = vec![7; page_size().bytes().as_usize()];
+        // Another thread may claim and fill the page between the look and the claim.
+        let fill = |page: usize| {
+            let held = lender.lent().holds(page).map(|(word, ..)| word);
+            let claim = lender.lent().claim(page, held).unwrap();
+            lender.fill(claim, Meta::default(), &bytes).unwrap()
+        };
+        let filled = Cell::new(None);
+        let may = |page, held: Option<&Meta>| {
+            if filled.get().is_none() {
+                filled.set(Some(fill(page)));
+            }
+            held.is_none()
+        };
+        let claimed = lender.claim_where(First::Free, u64::MAX, may).unwrap();
+        assert!(!claimed.claim.evicted && lender.lent().holds_use(filled.get().unwrap()).is_some());
+        // Nor is a page whose old bytes were allowed.
+        let refilled = Cell::new(None);
+        let may = |page, held: Option<&Meta>| {
+            if held.is_some() && refilled.get().is_none() {
+                refilled.set(Some(fill(page)));
+            }
+            held.is_some()
+        };
+        let _ = lender.claim_where(First::AtHand, u64::MAX, may);
+        assert!(lender.lent().holds_use(refilled.get().unwrap()).is_some());
+    }
 
     #[test]
     fn what_is_given_back_comes_first_and_the_rest_from_the_top() {

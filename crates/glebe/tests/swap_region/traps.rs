@@ -58,30 +58,75 @@ fn a_system_call_gets_what_is_resident_alone() {
     drop(guard);
 }
 
+/// Discards a page as the program may do, by madvise(2).
+fn discard(region: &Region, page: u64) {
+    let at = region.as_ptr().wrapping_add(pages(page).as_usize()).cast();
+    // SAFETY: the page is in a live region and has no references.
+    assert_eq!(unsafe { libc::madvise(at, pages(1).as_usize(), libc::MADV_DONTNEED) }, 0);
+}
+
 #[test]
 fn what_the_program_discards_is_zeros_and_no_touch_waits_for_ever() {
     both(64, 32, |region| {
         fill(region, 1);
-        let discard = |first: u64, count: u64| {
-            let at = region.as_ptr().wrapping_add(pages(first).as_usize()).cast();
-            // SAFETY: the pages are in a live region and have no references.
-            let rc = unsafe { libc::madvise(at, pages(count).as_usize(), libc::MADV_DONTNEED) };
-            assert_eq!(rc, 0);
-        };
         let (last, words) = (word_at(region, 63 * page() as u64 / 8 + 4), page() as u64 / 8);
         store(region, 63 * words + 4, 9);
-        discard(63, 1);
+        discard(region, 63);
         // SAFETY: the word is in a live region.
         assert_eq!(unsafe { last.read_volatile() }, 0);
         // The clock algorithm meets the discarded page before the program touches it.
         store(region, 63 * words + 4, 9);
-        discard(63, 1);
+        discard(region, 63);
         (0..60 * words).for_each(|at| assert_eq!(load(region, at), word_of(at, 1)));
         assert_eq!(load(region, 63 * words + 4), 0);
         store(region, 63 * words + 4, 10);
         (0..60 * words).for_each(|at| assert_eq!(load(region, at), word_of(at, 1)));
         assert_eq!(load(region, 63 * words + 4), 10);
     });
+}
+
+type Use = (&'static str, fn(&Region));
+
+const USES_OF_PAGE_63: [Use; 4] = [
+    ("read_at", |region| {
+        let mut bytes = vec![1; page()];
+        region.read_at(pages(63), &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }),
+    ("write_at", |region| {
+        region.write_at(pages(63) + Bytes::new(9), &[7]).unwrap();
+        let mut bytes = [1; 10];
+        region.read_at(pages(63), &mut bytes).unwrap();
+        assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+    }),
+    ("resident", |region| assert_eq!(region.resident(pages(63), pages(1)).unwrap()[0], 0)),
+    ("a live guard", |region| {
+        let mut guard = region.resident(pages(63), pages(1)).unwrap();
+        discard(region, 63);
+        assert_eq!(guard[0], 0);
+        guard[1] = 8;
+        assert_eq!(guard[..3], [0, 8, 0]);
+    }),
+];
+
+#[test]
+fn no_call_waits_for_ever_on_what_the_program_has_discarded() {
+    for options in [Store::options(), without_moves(Store::options())] {
+        let options = options.pool_limit(pages(16 << 10));
+        let Some(region) = region_of(options, 64, 32) else { return };
+        // Leaked, because a thread that waits for ever would still use it after a failure.
+        let region: &Region = Box::leak(Box::new(region));
+        for (what, use_page) in USES_OF_PAGE_63 {
+            fill(region, 1);
+            discard(region, 63);
+            let user = thread::spawn(move || use_page(region));
+            wait_until(what, Duration::from_secs(30), || user.is_finished());
+            user.join().unwrap();
+            // No pin is left, so the page can leave.
+            region.discard(Bytes::ZERO, region.len()).unwrap();
+            region.stats().check().unwrap();
+        }
+    }
 }
 
 fn alternate(ss_sp: *mut u8, ss_size: usize, ss_flags: i32) -> libc::stack_t {

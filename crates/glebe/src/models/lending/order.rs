@@ -11,7 +11,7 @@ enum Reader {
 const KEY: u64 = 7;
 
 fn claimed(lent: &Lent, page: usize) -> Claim {
-    lent.claim(page).expect("free")
+    claim(lent, page).expect("free")
 }
 
 fn filled(lent: &Lent, claim: Claim, version: u64) -> Result<PageUse, NotFilled> {

@@ -191,23 +191,28 @@ impl Lent {
         self.granules.update(granule, |now| same(now).then(|| now.with_live_removed(1))).is_ok()
     }
 
-    /// Claims `page`, even from a tenant. Fails if first class holds the page or closes its
-    /// granule, a tenant writes to the page, or another thread interferes.
+    /// Claims `page`, from a tenant if `held` is the word that [`Lent::holds`] returned. Fails if
+    /// first class holds the page or closes its granule, a tenant writes to the page, or the page
+    /// has changed since, because its new bytes may be wanted.
     #[inline]
-    pub(crate) fn claim(&self, page: usize) -> Result<Claim, NoClaim> {
-        self.claim_adding(page, Adds::Page)
+    pub(crate) fn claim(&self, page: usize, held: Option<PageWord>) -> Result<Claim, NoClaim> {
+        self.claim_adding(page, held, Adds::Page)
     }
 
     #[inline]
-    fn claim_adding(&self, page: usize, new: Adds) -> Result<Claim, NoClaim> {
+    fn claim_adding(
+        &self,
+        page: usize,
+        held: Option<PageWord>,
+        new: Adds,
+    ) -> Result<Claim, NoClaim> {
         let granule = self.granule_of(page);
         let seen = self.granule(granule);
         let old = self.word(page);
-        let state = old.state(seen.epoch());
-        let adds = match state {
-            PageState::Writing | PageState::First => return Err(NoClaim::Taken),
-            PageState::Free | PageState::Zero => new,
-            PageState::Valid => Adds::Nothing,
+        let adds = match old.state(seen.epoch()) {
+            PageState::Free | PageState::Zero if held.is_none() => new,
+            PageState::Valid if held == Some(old) => Adds::Nothing,
+            _ => return Err(NoClaim::Taken),
         };
         if !seen.is_open() || !self.enter(granule, seen, adds) {
             return Err(NoClaim::Taken);

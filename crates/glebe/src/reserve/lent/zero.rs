@@ -55,7 +55,8 @@ impl Lent {
         if self.word(page).state(self.granule(granule).epoch()) == PageState::Zero {
             return true;
         }
-        let claim = match self.claim_adding(page, Adds::ZeroPage) {
+        let held = self.holds(page).map(|(word, ..)| word);
+        let claim = match self.claim_adding(page, held, Adds::ZeroPage) {
             Ok(claim) => claim,
             Err(NoClaim::Taken) => return false,
             Err(NoClaim::Recalled) => {

@@ -123,6 +123,10 @@ impl Area {
         let mut batch = Batch::default();
         let stored = pages.into_iter().try_for_each(|(offset, page)| {
             self.check(offset, page.len())?;
+            if batch.has(offset) {
+                // Otherwise the older page of this call would come last.
+                self.write_through(&mut batch)?;
+            }
             self.drop_page(offset);
             let stored = self.store_one(offset, page, &mut batch);
             stored.inspect_err(|_| self.counts.add(Counter::Refused, 1))?;

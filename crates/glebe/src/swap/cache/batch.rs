@@ -26,6 +26,10 @@ impl Batch {
         self.bytes.len()
     }
 
+    pub(super) fn has(&self, offset: u64) -> bool {
+        self.pages.iter().any(|page| page.offset == offset)
+    }
+
     pub(super) fn push(&mut self, page: Page, bytes: &[u8]) {
         self.pages.push(page);
         self.bytes.extend_from_slice(bytes);

@@ -125,6 +125,21 @@ fn written_through_pages_are_in_the_file_and_survive_every_recall() {
 }
 
 #[test]
+fn of_two_pages_for_one_offset_the_later_stays() {
+    let area = with_file(&SwapCache::on(&reserve()).unwrap(), 8);
+    let (noise, zeros) = (page_of(5), vec![0; page()]);
+    area.store_all([(5, &noise[..]), (5, &zeros)]).unwrap();
+    assert!(load(&area, 5).unwrap().as_ref() == Some(&zeros), "the older page");
+    area.store_all([(5, &zeros[..]), (5, &noise)]).unwrap();
+    check(&area, [5]);
+    // A later page that is refused leaves its offset empty.
+    refuse(&area, WRITES);
+    let stored = area.store_all([(5, &noise[..]), (5, &zeros)]);
+    assert!(stored.is_err() && load(&area, 5).unwrap().is_none(), "{stored:?}");
+    area.stats().check().unwrap();
+}
+
+#[test]
 fn pages_before_a_bad_one_are_stored() {
     let area = with_file(&SwapCache::on(&reserve()).unwrap(), 600);
     store(&area, 0..2);

@@ -27,7 +27,7 @@ use glebe_os::error::OsError;
 use glebe_os::internal::stats::lane;
 use glebe_os::internal::sync::{Backoff, Ordering};
 use glebe_os::internal::sys::errno::EAGAIN;
-use glebe_os::internal::sys::memory::uffd::UNMOVABLE;
+use glebe_os::internal::sys::memory::uffd::{SHARED, UNMOVABLE};
 use glebe_os::internal::sys::processes::sigbus::{Decision, Handler, Reason, Watch};
 use glebe_os::units::Bytes;
 
@@ -101,9 +101,10 @@ impl RegionCore {
         SwapError::LostPage { offset: self.offset_of(page), what }
     }
 
-    /// Serves a touch of a resident page: ends its protection, and zeroes it if discarded.
+    /// Serves a touch of a resident page: ends its protection, and zeroes it if discarded. The
+    /// touching thread may have pinned the page itself.
     fn confirm(&self, page: u64, slot: SwapSlot<'_>) -> Result<(), SwapError> {
-        if change(slot.word(), Word::moving).is_err() {
+        if change(slot.word(), Word::confirming).is_err() {
             // Another thread works on the page, so the touch repeats.
             Backoff::default().wait();
             return Ok(());
@@ -114,11 +115,11 @@ impl RegionCore {
             _ => Ok(()),
         };
         let filled = lifted.and_then(|()| {
-            // SAFETY: this call owns the page, which is at home; a present page keeps its bytes.
+            // SAFETY: the page stays at home while it is busy; a present page keeps its bytes.
             unsafe { self.pager.fill(self.at_home(page), &ZEROS[..self.page()], self.page()) }
                 .map_err(|errno| refusal("UFFDIO_COPY", errno))
         });
-        must(slot.word(), |word| word.put(WordState::Resident, word.has_copy()));
+        must(slot.word(), |word| word.idle(word.has_copy()));
         filled
     }
 
@@ -158,7 +159,7 @@ impl RegionCore {
         let (_, refused) =
             unsafe { self.pager.shift(self.at_home(page), self.at_shadow(page), len) };
         let refused = match refused {
-            Some(UNMOVABLE) => self.copy_back(page).err(),
+            Some(UNMOVABLE | SHARED) => self.copy_back(page).err(),
             moved_or_not => moved_or_not,
         };
         let state = if refused.is_some() { WordState::Window } else { WordState::Resident };

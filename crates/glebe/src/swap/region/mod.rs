@@ -8,6 +8,8 @@ mod inner;
 mod leaving;
 mod pins;
 mod stats;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use pins::Resident;
 
@@ -35,7 +37,8 @@ const STACK: usize = 2 << 10;
 /// Safe code copies in and out ([`Region::read_at`], [`Region::write_at`]) or [keeps a part in
 /// memory](Region::resident). Unsafe code uses [`Region::as_ptr`] and must obey these rules:
 /// - System calls, devices and a [view](crate::vmap::View) get `EFAULT` for absent pages and need
-///   [`Region::resident`].
+///   [`Region::resident`]. They get it even there for a page that the program discarded by
+///   madvise(2) and has not touched since; [`Region::discard`] has no such effect.
 /// - A touch by a thread that blocks SIGBUS kills the process: see [`Region::arm_thread`]. The
 ///   handler runs on the thread's alternate stack, if any.
 /// - A touch of a damaged or unreadable page calls the earlier SIGBUS handler, with `si_addr` and

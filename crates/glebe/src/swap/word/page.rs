@@ -33,6 +33,14 @@ impl Word {
         }
     }
 
+    /// Makes a page busy, even a pinned one, so that it stays resident.
+    pub(crate) fn confirming(self) -> Step {
+        match self.expect(WordState::Resident)? {
+            word if word.is(BUSY) || word.0 & PINS == PINS => Err(Refusal::Unfit),
+            word => Ok(Self((word.0 | BUSY) + 1)),
+        }
+    }
+
     pub(crate) fn draining(self) -> Step {
         Ok(self.expect(WordState::Window)?.with(WordState::Leaving))
     }

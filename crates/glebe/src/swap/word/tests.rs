@@ -100,6 +100,19 @@ fn what_is_used_pinned_or_dead_is_not_chosen() {
 }
 
 #[test]
+fn a_pinned_page_is_confirmed_and_stays_pinned() {
+    let page = Word(resident().0 & !(u64::from(u32::MAX) << GENERATION_SHIFT));
+    for word in [page, page.pinned(0).unwrap(), page.pinned_alone(0).unwrap()] {
+        let busy = word.confirming().unwrap();
+        assert_eq!((busy.guards(), busy.idle(word.has_copy())), (word.guards(), Ok(word)));
+        for step in [Word::confirming, Word::moving, Word::uncopying] {
+            assert_eq!(refused(step(busy)), Some(Unfit));
+        }
+    }
+    assert_eq!(refused(Word(page.0 | PINS).confirming()), Some(Unfit));
+}
+
+#[test]
 fn pins_do_not_run_over() {
     let full = Word(resident().0 | PINS);
     assert_eq!(refused(full.pinned(GENERATION)), Some(TooMany));

@@ -27,6 +27,8 @@ pub enum Advice {
     /// Makes every page present; a hole may get the shared zero page.
     PopulateRead,
     NoHugePage,
+    /// Also separates merged pages.
+    Unmergeable,
     Collapse,
     PageOut,
     Cold,
@@ -46,6 +48,7 @@ impl Advice {
             Advice::Free => (libc::MADV_FREE, "MADV_FREE"),
             Advice::PopulateRead => (libc::MADV_POPULATE_READ, "MADV_POPULATE_READ"),
             Advice::NoHugePage => (libc::MADV_NOHUGEPAGE, "MADV_NOHUGEPAGE"),
+            Advice::Unmergeable => (libc::MADV_UNMERGEABLE, "MADV_UNMERGEABLE"),
             Advice::Collapse => (libc::MADV_COLLAPSE, "MADV_COLLAPSE"),
             Advice::PageOut => (libc::MADV_PAGEOUT, "MADV_PAGEOUT"),
             Advice::Cold => (libc::MADV_COLD, "MADV_COLD"),

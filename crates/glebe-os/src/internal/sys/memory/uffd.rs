@@ -21,7 +21,7 @@ use crate::internal::sys::page_size;
 use crate::internal::sys::processes::sigbus::fill;
 use crate::units::Bytes;
 
-pub use pages::{Pager, MISSING, UNMOVABLE};
+pub use pages::{Pager, MISSING, SHARED, UNMOVABLE};
 
 const UFFD_API: u64 = 0xAA;
 const TYPE: u32 = 0xAA;

@@ -23,6 +23,8 @@ const FEATURE_MOVE: u64 = 1 << 16;
 pub const MISSING: i32 = libc::ENOENT;
 /// The program locked or protected the page or its target.
 pub const UNMOVABLE: i32 = libc::EINVAL;
+/// The kernel has merged the page with others, or a device has pinned the page.
+pub const SHARED: i32 = libc::EBUSY;
 const MODE_WP: u64 = 1 << 0;
 /// Most retries in a row.
 const TRIES: u32 = 1000;
