@@ -168,6 +168,14 @@ impl Connection {
         Ok(number)
     }
 
+    /// See [`release_late`](crate::internal::release_late).
+    pub(crate) fn release_late(&self) -> Result<(), LeaseError> {
+        match self.is_inherited() {
+            true => Err(LeaseError::Forked),
+            false => lock(&self.calls).take_waiting(&self.packets),
+        }
+    }
+
     /// Returns the next event of a lease, waiting at most for `wait`.
     pub(crate) fn event(&self, lease: u64, wait: Duration) -> Result<Option<Answer>, LeaseError> {
         if self.is_inherited() {
@@ -177,7 +185,7 @@ impl Connection {
         loop {
             {
                 let mut calls = lock(&self.calls);
-                calls.events_there(&self.packets)?;
+                calls.take_waiting(&self.packets)?;
                 let at = calls.events.iter().position(|event| event.lease == lease);
                 if let Some(event) = at.and_then(|at| calls.events.remove(at)) {
                     return Ok(Some(event.body));
@@ -261,17 +269,11 @@ impl Calls {
                 self.events.push_back(message);
                 continue;
             }
-            let files = self.files.drain(..).map(File::from).collect();
             if message.call != call {
-                // The answer to a call that waited no longer. Nobody would release its lease.
-                if matches!(message.body, Answer::Leased { .. } | Answer::Promised { .. }) {
-                    let mut out = Vec::new();
-                    let (lease, body) = (message.lease, Request::Release);
-                    Message { call: 0, lease, body }.encode(&mut out);
-                    packets.send(&out, &[])?;
-                }
+                self.drop_late(packets, &message)?;
                 continue;
             }
+            let files = self.files.drain(..).map(File::from).collect();
             return match message.body {
                 Answer::Refused { errno, limit, text } => {
                     Err(LeaseError::Refused { errno, limit: Bytes::new(limit), text })
@@ -281,13 +283,35 @@ impl Calls {
         }
     }
 
-    fn events_there(&mut self, packets: &Packets) -> Result<(), LeaseError> {
+    /// Drops the answer to a call that waited no longer. Nobody else would release its lease.
+    fn drop_late(
+        &mut self,
+        packets: &Packets,
+        message: &Message<Answer>,
+    ) -> Result<(), LeaseError> {
+        self.files.clear();
+        if matches!(message.body, Answer::Leased { .. } | Answer::Promised { .. }) {
+            let mut out = Vec::new();
+            let (lease, body) = (message.lease, Request::Release);
+            Message { call: 0, lease, body }.encode(&mut out);
+            packets.send(&out, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Takes the events and late answers that are there already.
+    fn take_waiting(&mut self, packets: &Packets) -> Result<(), LeaseError> {
         loop {
-            match packets.poll(&mut self.bytes, &mut self.files) {
+            let len = match packets.poll(&mut self.bytes, &mut self.files) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(len) => self.events.push_back(Message::<Answer>::decode(&self.bytes[..len])?),
+                Ok(len) => len,
                 Err(error) if error.kind() == WouldBlock => return Ok(()),
                 Err(error) => return Err(error.into()),
+            };
+            let message = Message::<Answer>::decode(&self.bytes[..len])?;
+            match message.call {
+                0 => self.events.push_back(message),
+                _ => self.drop_late(packets, &message)?,
             }
         }
     }

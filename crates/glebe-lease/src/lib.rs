@@ -104,7 +104,7 @@ pub use wire::{Flags, Row, Wish};
 /// For the other crates of glebe; changes without notice.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::parts::{connect_above, free_at_connect, Part, PartLease};
+    pub use crate::parts::{connect_above, free_at_connect, release_late, Part, PartLease};
     pub use crate::places::{PlaceUse, Places, ENDED};
 }
 

@@ -119,6 +119,15 @@ pub fn connect_above(
     Client::connect_with(path, name, Some(limit), least)
 }
 
+/// Releases what the daemon granted to calls that waited no longer. Takes only answers that are
+/// there already: the client is readable then.
+///
+/// # Errors
+/// If the connection has ended.
+pub fn release_late(client: &Client) -> Result<(), LeaseError> {
+    client.connection().release_late()
+}
+
 /// Returns the bytes that the daemon had free when the client connected.
 #[must_use]
 pub fn free_at_connect(client: &Client) -> Bytes {

@@ -202,29 +202,34 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Waits for a held call or a signal. Returns true if a signal is there.
+    /// Waits for a held call, a signal or the daemon. Returns true if a signal is there.
     fn look(&mut self, tree: &mut Tree, signals: &SignalFd) -> io::Result<bool> {
-        let mut both = [
-            PollFd::new(signals, PollFlags::IN),
-            // Hangs up for ever once it did.
-            PollFd::new(&self.listener, PollFlags::IN),
-        ];
-        let len = if tree.hung_up.is_some() { 1 } else { 2 };
+        let mut all = vec![PollFd::new(signals, PollFlags::IN)];
+        // The listener hangs up for ever once it did.
+        if tree.hung_up.is_none() {
+            all.push(PollFd::new(&self.listener, PollFlags::IN));
+            let daemon = self.supply.connection();
+            all.extend(daemon.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        }
         let left = match self.waiting.is_empty() {
             true => tree.hung_up.map(|at| LAST.saturating_sub(at.elapsed())),
             false => Some(Duration::ZERO),
         };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut both[..len], left.as_ref()) {
+        match poll(&mut all, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [signal, call] = both.map(|of| of.revents());
-        if len == 2 && call.contains(PollFlags::HUP) {
+        let seen = |nth: usize| all.get(nth).map_or(PollFlags::empty(), PollFd::revents);
+        let [signal, call, daemon] = [0, 1, 2].map(seen);
+        if call.contains(PollFlags::HUP) {
             tree.hung_up = Some(Instant::now());
         }
-        if len == 2 && call.contains(PollFlags::IN) {
+        if call.contains(PollFlags::IN) {
             self.waiting.extend(self.listener.next()?);
+        }
+        if !daemon.is_empty() {
+            self.supply.release_late();
         }
         Ok(signal.contains(PollFlags::IN))
     }
@@ -255,7 +260,10 @@ impl Supervisor<'_> {
         }
         let takes_pages = matches!(supplied, Supplied::Leased(_) | Supplied::Free);
         if self.listener.proceed(held)? && takes_pages {
-            self.wait_until_taken(held)?;
+            match held.reserves {
+                true => self.wait_until_taken(held)?,
+                false => self.supply.keep_for(held),
+            }
         }
         self.supply.close();
         Ok(None)

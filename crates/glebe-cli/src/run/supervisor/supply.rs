@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +20,12 @@ use glebe::internal::sys::machine::meminfo;
 use glebe::internal::sys::memory::direct_segments as segments;
 use glebe::internal::sys::processes::seccomp::HeldCall;
 use glebe::units::{Bytes, PageSize};
+use glebe_lease::internal::{release_late, PartLease};
 use glebe_lease::wire::Name;
-use glebe_lease::{Client, LeaseError, Wish};
+use glebe_lease::{Client, Flags, LeaseError, Wish};
 use rustix::fs::{fallocate, FallocateFlags};
+use rustix::io::Errno;
+use rustix::process::{test_kill_process, Pid};
 
 use super::super::NotRun;
 use super::Wishes;
@@ -65,8 +69,11 @@ pub struct Supply {
     default_page: Option<PageSize>,
     /// The connection holds all leases.
     client: Option<Client>,
-    /// Earlier connections, which failed. Their leases live as long as they do.
-    silent: Vec<Client>,
+    /// Earlier connections, which ended. A later daemon may have their leases, which live as long
+    /// as they do.
+    earlier: Vec<Client>,
+    /// A lease whose pages the call that goes on now does not get.
+    unused: Option<PartLease>,
     leased: Bytes,
     /// Free pages that belong to calls which reserve none, or whose thread is unknown.
     unreserved: u64,
@@ -90,7 +97,8 @@ impl Supply {
             pool: Pool::of(PAGE).ok_or_else(lacks)?,
             default_page: default.and_then(|bytes| PageSize::new(bytes.get())),
             client: None,
-            silent: Vec::new(),
+            earlier: Vec::new(),
+            unused: None,
             leased: Bytes::ZERO,
             unreserved: 0,
             late: HashMap::new(),
@@ -105,6 +113,17 @@ impl Supply {
             self.client = Some(client.map_err(|error| error.to_string())?);
         }
         Ok(())
+    }
+
+    /// Returns the connection. It is readable once it has ended, or the daemon answers late.
+    pub fn connection(&self) -> Option<BorrowedFd<'_>> {
+        self.client.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Gives back what the daemon granted to calls that waited no longer.
+    pub fn release_late(&mut self) {
+        let ended = self.client.take_if(|client| release_late(client).is_err());
+        self.earlier.extend(ended);
     }
 
     /// Sees that the pool has free pages for a call, as far as the daemon lends them. Call
@@ -128,18 +147,17 @@ impl Supply {
         self.available = counts.available();
         let wanted = pages(held);
         let missing = wanted - self.free(held).min(wanted);
-        let supplied = match missing {
+        Ok(match missing {
             0 => Supplied::Free,
             _ => Supplied::Leased(self.lease(held, missing, &counts)?),
-        };
-        self.unreserved += if held.reserves { 0 } else { wanted };
-        Ok(supplied)
+        })
     }
 
     /// Returns the free pages that the call may take.
-    fn free(&self, held: &HeldCall) -> u64 {
+    fn free(&mut self, held: &HeldCall) -> u64 {
         match held.reserves {
             true => {
+                self.late.retain(|thread, _| exists(*thread));
                 let late: u64 = self.late.values().sum();
                 self.available.saturating_sub(self.unreserved + late)
             }
@@ -168,8 +186,9 @@ impl Supply {
                 counts.surplus
             ));
         }
-        let (file, bytes) = self.file(wanted)?;
-        self.leased = self.leased + bytes;
+        let (lease, file, bytes) = self.file(wanted)?;
+        // An error below leaves it there.
+        self.unused = Some(lease);
         // After the lease, because the daemon changes the pool for that.
         self.keeping = match is_kept {
             true => Keeping::of(PAGE, POOLS).map_err(|error| error.to_string())?,
@@ -178,6 +197,10 @@ impl Supply {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, flags, 0, bytes.get()).map_err(|error| format!("fallocate: {error}"))?;
         self.available = self.counts()?.available();
+        if let Some(lease) = self.unused.take() {
+            lease.leave();
+        }
+        self.leased = self.leased + bytes;
         Ok(bytes)
     }
 
@@ -188,20 +211,26 @@ impl Supply {
     }
 
     /// Leases one file.
-    fn file(&mut self, bytes: Bytes) -> Result<(File, Bytes), String> {
+    fn file(&mut self, bytes: Bytes) -> Result<(PartLease, File, Bytes), String> {
         self.connect()?;
         let Some(client) = &self.client else { return Err("no connection".to_owned()) };
         let name = Name::new(&self.name);
-        let wish = Wish { bytes: bytes.get(), node: self.node, name, ..Wish::default() };
-        client.file(wish).map_err(|error| {
-            // The next call connects to the next daemon. A silent one may still hold leases.
-            match error {
-                LeaseError::Refused { .. } => {}
-                LeaseError::Silent { .. } => self.silent.extend(self.client.take()),
-                _ => self.client = None,
+        let flags = Flags { one_file: true, ..Flags::default() };
+        let wish = Wish { bytes: bytes.get(), node: self.node, flags, name, ..Wish::default() };
+        let mut got = None;
+        let lease = PartLease::take(client, wish, |mut part| {
+            got = part.files.pop().map(|file| (file, part.bytes));
+            Ok(())
+        });
+        let lease = lease.map_err(|error| {
+            // The next call connects to the next daemon.
+            if !matches!(error, LeaseError::Refused { .. } | LeaseError::Silent { .. }) {
+                self.earlier.extend(self.client.take());
             }
             error.to_string()
-        })
+        })?;
+        let (file, bytes) = got.ok_or("the daemon sent no file")?;
+        Ok((lease, file, bytes))
     }
 
     /// Returns true if the pool suffices for a call without the daemon.
@@ -211,24 +240,27 @@ impl Supply {
         held.page.or(self.default_page) == Some(PAGE) && pages(held) <= counts.available() + more
     }
 
-    /// Returns true while the pool has as many pages as before the call took its own.
+    /// Returns true while the pool has as many pages as before the call reserved its own.
     pub fn awaits(&self, held: &HeldCall) -> bool {
         let left = self.available.saturating_sub(pages(held));
-        held.reserves && self.counts().is_ok_and(|counts| counts.available() > left)
+        self.counts().is_ok_and(|counts| counts.available() > left)
     }
 
-    /// Keeps the pages of a call that was late to reserve them, until its thread makes another
-    /// call. If its thread is unknown, they are kept to the end.
+    /// Keeps the pages of a released call. If it was late to reserve them, they are kept until its
+    /// thread makes another call, or ends. If it reserves none, or its thread is unknown, they are
+    /// kept to the end.
     pub fn keep_for(&mut self, held: &HeldCall) {
         match held.thread {
-            0 => self.unreserved += pages(held),
-            thread => _ = self.late.insert(thread, pages(held)),
+            1.. if held.reserves => _ = self.late.insert(held.thread, pages(held)),
+            _ => self.unreserved += pages(held),
         }
     }
 
     /// Lets others change the pool again.
     pub fn close(&mut self) {
         self.keeping = None;
+        // Not before the call went on: on their way back, pages are free in the pool for a moment.
+        self.unused = None;
     }
 
     fn counts(&self) -> Result<PoolCounts, String> {
@@ -240,6 +272,14 @@ impl Supply {
 fn is_look_up(held: &HeldCall) -> bool {
     let Some(key) = held.key else { return false };
     !held.creates || matches!(segments::shmget(key, 0, 0), Ok(_) | Err(EACCES))
+}
+
+/// Returns true if a thread has not ended, or nobody has reaped its process. The kernel takes the
+/// number as it tells it of a held call: in this process's PID namespace, which `/proc` may not
+/// show.
+fn exists(thread: u32) -> bool {
+    let thread = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    thread.is_some_and(|thread| test_kill_process(thread) != Err(Errno::SRCH))
 }
 
 fn pages(held: &HeldCall) -> u64 {

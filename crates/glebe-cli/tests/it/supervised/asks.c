@@ -93,11 +93,27 @@ static void wait_until_free(size_t len) {
 }
 
 static void wait_for_input(void) {
-    char byte;
+    char byte = 0;
     printf("waits\n");
     fflush(stdout);
-    while (read(0, &byte, 1) > 0)
+    while (byte != '\n' && read(0, &byte, 1) > 0)
         ;
+}
+
+/* The address is no multiple of a huge page. */
+static void *refused(size_t len) {
+    return mmap((void *)4096, len, PROT_READ, HUGE | MAP_FIXED, -1, 0);
+}
+
+static void map_and_be_killed(size_t len, int flags) {
+    pid_t child = fork();
+    if (child == 0) {
+        map(len, flags);
+        _exit(0);
+    }
+    usleep(100000);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
 }
 
 int main(int count, char **words) {
@@ -112,8 +128,14 @@ int main(int count, char **words) {
         case 'n': /* maps without a reservation */
             at = map(len, MAP_NORESERVE);
             break;
-        case 'x': /* is refused: the address is no multiple of a huge page */
-            at = mmap((void *)4096, len, PROT_READ, HUGE | MAP_FIXED, -1, 0);
+        case 'x': /* is refused */
+            at = refused(len);
+            break;
+        case 'y': /* a child is refused */
+            if (fork() == 0)
+                _exit(refused(len) != MAP_FAILED);
+            wait(&status);
+            at = status == 0 ? NULL : MAP_FAILED;
             break;
         case 'g': /* maps pages of 1 GiB */
             at = map(len, 30 << 26);
@@ -137,14 +159,10 @@ int main(int count, char **words) {
             at = threads(len) ? MAP_FAILED : NULL;
             break;
         case 'd': /* a child maps, and is killed while others are served */
-            status = fork();
-            if (status == 0) {
-                map(len, 0);
-                _exit(0);
-            }
-            usleep(100000);
-            kill(status, SIGKILL);
-            wait(NULL);
+            map_and_be_killed(len, 0);
+            break;
+        case 'e': /* the same without a reservation */
+            map_and_be_killed(len, MAP_NORESERVE);
             break;
         case 'f': /* a child maps */
             if (fork() == 0) {
@@ -167,7 +185,7 @@ int main(int count, char **words) {
             wait_for_input();
             at = map(len, 0);
             break;
-        case 'w': /* waits until its input ends */
+        case 'w': /* waits until a line of its input, or the input, ends */
             wait_for_input();
             break;
         }

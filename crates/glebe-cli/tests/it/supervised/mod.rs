@@ -4,10 +4,11 @@
 mod pages;
 mod processes;
 
+use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use glebe::contig::PoolLock;
@@ -171,12 +172,18 @@ impl Lender {
         wait_until("the leases end", Duration::from_secs(20), || {
             said(&["leases"]).0 == "no leases\n"
         });
-        let all = format!("{LENT_MIB}M");
-        // The daemon replaces pages that come back with other frames.
-        wait_until("all memory can be leased", Duration::from_secs(60), || {
-            said(&["lease", "--wait", "60", &all, "--", "true"]).2 == Some(0)
-        });
+        self.can_lend(LENT_MIB);
         wait_until("the pool is empty again", Duration::from_secs(20), || pool().available() == 0);
+    }
+
+    /// Asserts that the daemon can lend memory of this length.
+    fn can_lend(&self, mib: u64) {
+        let mut lease = self.glebe();
+        lease.args(["lease", "--wait", "60", &format!("{mib}M"), "--", "true"]);
+        // The daemon replaces pages that come back with other frames.
+        wait_until("memory can be leased", Duration::from_secs(60), || {
+            ran(&mut lease).2 == Some(0)
+        });
     }
 }
 
@@ -203,4 +210,11 @@ fn text(output: &Output) -> (String, String, Option<i32>) {
 
 fn ran(command: &mut Command) -> (String, String, Option<i32>) {
     text(&command.output().expect("glebe starts"))
+}
+
+fn started(command: &mut Command) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("glebe starts");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    (child, lines)
 }

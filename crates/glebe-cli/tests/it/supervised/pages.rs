@@ -1,8 +1,11 @@
 //! Tests which calls get pages, and that the daemon has them again afterwards.
 
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 
-use super::{ran, Lender, Origin, NOBODY};
+use glebe::contig::PoolLock;
+
+use super::{ran, started, Lender, Origin, LENT_MIB, NOBODY};
 
 const ALL: [Origin; 3] = [Origin::Surplus, Origin::Pool(0), Origin::Pool(NOBODY)];
 
@@ -77,6 +80,12 @@ fn a_call_after_a_refused_one_finds_its_pages() {
 }
 
 #[test]
+fn pages_of_refused_calls_are_free_once_their_threads_end() {
+    let told = "4 MiB of huge pages leased in 1 call; 2 calls found free pages in the pool";
+    assert_told(&["y4", "y4", "m4"], "y4\ny4\nm4\n", told);
+}
+
+#[test]
 fn a_call_that_ended_while_it_waited_leases_nothing() {
     // After a refused call, the supervisor waits a second for its thread.
     let told = "4 MiB of huge pages leased in 1 call; 1 call found free pages in the pool";
@@ -95,6 +104,53 @@ fn a_map_without_a_reservation_gets_pages_that_stay_in_the_pool() {
     assert_eq!((said.as_str(), status), ("", Some(125)), "{wrong}");
     assert!(wrong.contains(" surplus pages, so freed pages would leave it"), "{wrong}");
     lender.has_all_back();
+}
+
+#[test]
+fn a_map_without_a_reservation_that_never_was_keeps_no_pages() {
+    let Some(lender) = Lender::new(Origin::Pool(0)) else { return };
+    let (mut child, mut lines) = started(&mut lender.run("", &["w", "e4", "m4"]));
+    let mut line = || lines.next().unwrap().unwrap();
+    assert_eq!(line(), "waits");
+    // The daemon makes the file after the child's end.
+    let lock = PoolLock::acquire().unwrap();
+    drop(child.stdin.take());
+    assert_eq!([line(), line()], ["w", "e4"]);
+    drop(lock);
+    assert_eq!(line(), "m4");
+    let output = child.wait_with_output().unwrap();
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(wrong.starts_with("glebe: 4 MiB of huge pages leased in 1 call"), "{wrong}");
+    lender.has_all_back();
+}
+
+#[test]
+fn a_call_that_waits_for_the_pools_in_vain_leaves_no_lease() {
+    // Root's daemon is silent until the lock is free. The other needs no lock, but its lease ends
+    // when root's supervisor gets none.
+    for origin in [Origin::Surplus, Origin::Pool(NOBODY)] {
+        let Some(lender) = Lender::new(origin) else { return };
+        let words = ["m2", "w", "m2", "w", "m2"];
+        let (mut child, mut lines) = started(&mut lender.run("quota=4194304", &words));
+        let mut line = || lines.next().unwrap().unwrap();
+        assert_eq!([line(), line()], ["m2", "waits"]);
+        let lock = PoolLock::acquire().unwrap();
+        writeln!(child.stdin.as_mut().unwrap()).unwrap();
+        assert_eq!(
+            [line(), line(), line()],
+            ["w", "m2: Cannot allocate memory", "waits"],
+            "{origin:?}"
+        );
+        drop(lock);
+        lender.can_lend(LENT_MIB - 2);
+        drop(child.stdin.take());
+        assert_eq!([line(), line()], ["w", "m2"]);
+        let output = child.wait_with_output().unwrap();
+        let wrong = String::from_utf8_lossy(&output.stderr);
+        let told = "glebe: 4 MiB of huge pages leased in 2 calls; 1 call refused: ";
+        assert!(wrong.starts_with(told), "{origin:?}: {wrong}");
+        lender.has_all_back();
+    }
 }
 
 #[test]

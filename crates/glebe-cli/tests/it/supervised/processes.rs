@@ -1,8 +1,7 @@
 //! Tests the supervisor's processes: exit status, signals, orphans, SIGKILL.
 
-use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use glebe::internal::sys::processes::seccomp;
@@ -10,14 +9,7 @@ use glebe_testing::time::wait_until;
 use glebe_testing::{tools, Scratch};
 use rustix::process::{kill_process, Pid, Signal};
 
-use super::{flags, ran, Lender, Origin, NOBODY};
-
-fn started(command: &mut Command) -> (Child, Lines<BufReader<ChildStdout>>) {
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("glebe starts");
-    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    (child, lines)
-}
+use super::{flags, ran, started, Lender, Origin, NOBODY};
 
 fn shell(lender: &Lender, script: &str) -> Command {
     let mut command = lender.glebe();
