@@ -15,7 +15,7 @@ use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use rustix::io::Errno;
 use rustix::net::{sockopt, AddressFamily, SocketType};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::conn::{Conn, Shown, State, Stream};
 use super::tls::Keys;
@@ -348,6 +348,7 @@ fn handed_over(is_tls: bool) -> Result<(Vec<Listener>, Handed), Failure> {
             Ok((AddressFamily::INET | AddressFamily::INET6, SocketType::STREAM)) => {
                 let tcp = std::net::TcpListener::from(fd);
                 tcp.set_nonblocking(true)?;
+                SockRef::from(&tcp).set_keepalive(true)?;
                 listeners.push(Listener::Tcp(TcpListener::from_std(tcp), is_tls));
             }
             Ok((AddressFamily::UNIX, SocketType::STREAM)) => {
@@ -371,6 +372,8 @@ fn handed_over(is_tls: bool) -> Result<(Vec<Listener>, Handed), Failure> {
 fn tcp(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
     socket.set_reuse_address(true)?;
+    // Accepted sockets inherit it. Without it, a client's machine that vanished stays connected.
+    socket.set_keepalive(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -428,6 +431,7 @@ mod tests {
         let (mut door, _waker) = Door::open(&settings).expect("a free port");
         let address = door.bound[0].1.local_addr().ok().and_then(|addr| addr.as_socket());
         let address = address.expect("an address");
+        assert!(door.bound[0].1.keepalive().expect("a socket"), "dead clients are found");
         let refused = |e: io::Error| matches!(e.kind(), ErrorKind::ConnectionRefused);
         assert!(TcpStream::connect(address).is_err_and(refused));
         assert!(std::os::unix::net::UnixStream::connect(&path).is_err());

@@ -12,11 +12,13 @@ use crate::protocol::{self, Command, Line, KEYS_PIECE};
 
 /// Maximum input bytes that a command may need before they count toward the limit on incomplete
 /// values. An incomplete line never needs more.
-const CHARGED: usize = KEYS_PIECE + 1;
+pub(super) const CHARGED: usize = KEYS_PIECE + 1;
 /// Maximum connections of a worker that wait until other connections' values leave room, each at
 /// most for `PATIENCE`.
 const WAITING: usize = 16;
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
+/// For a connection that has waited so long, others whose values stall are ended.
+const LONG: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -40,13 +42,6 @@ fn clear_up(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns true if a connection with `bytes` of input may wait until other connections' values
-/// leave room. `others` connections wait already.
-fn may_wait(conn: &mut Conn, bytes: usize, others: usize) -> bool {
-    let since = *conn.waits_since.get_or_insert_with(Instant::now);
-    others < WAITING && bytes <= READ && since.elapsed() < PATIENCE
-}
-
 /// Lets a connection wait for room for a value of which `input` is the start, or refuses the value.
 fn put_off(
     conn: &mut Conn,
@@ -55,7 +50,14 @@ fn put_off(
     hands: &mut Hands<'_>,
     out: &mut Vec<u8>,
 ) -> Fate {
-    if may_wait(conn, input.len(), hands.waiting) {
+    let waited = conn.waits_since.get_or_insert_with(Instant::now).elapsed();
+    let may_wait = hands.waiting < WAITING && input.len() <= READ && waited < PATIENCE;
+    if waited >= LONG {
+        let wanted = if may_wait { need as u64 } else { 0 };
+        hands.shared.wanted.store(wanted, Ordering::Relaxed);
+    }
+    if may_wait {
+        conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);
         conn.input = input.to_vec();
         return Fate::Later;
     }

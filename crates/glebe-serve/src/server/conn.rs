@@ -24,7 +24,8 @@ pub(super) struct Shown {
     pub(super) addr: String,
     pub(super) listen_addr: String,
     pub(super) state: AtomicU8,
-    /// Time of the last command, in seconds of the store's clock.
+    /// Time of the last command, or of the last bytes of a value or an answer, in seconds of the
+    /// store's clock.
     pub(super) last: AtomicU32,
 }
 
@@ -137,6 +138,8 @@ pub(super) struct Conn {
     /// Answers that the client has not taken in full. The first `sent` bytes are already sent.
     out: Vec<u8>,
     sent: usize,
+    /// The worker's queue has the connection.
+    pub(super) is_queued: bool,
     /// The client sends no more.
     pub(super) has_end: bool,
     /// The connection ends after its answers are sent.
@@ -168,6 +171,7 @@ impl Conn {
             dump: None,
             out: Vec::new(),
             sent: 0,
+            is_queued: false,
             has_end: false,
             is_ending: false,
             has_failed: false,
@@ -180,6 +184,11 @@ impl Conn {
 
     pub(super) fn show(&self, state: State) {
         self.shown.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Returns true if the client has to send the rest of a value. A line needs one byte more.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.skip > 0 || self.need > self.input.len() + 1
     }
 
     pub(super) fn is_sending(&self) -> bool {

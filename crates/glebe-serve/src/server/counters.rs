@@ -30,7 +30,8 @@ counters! {
     auth_cmds auth_errors ssl_handshake_errors
     get_hits get_misses cmd_get cmd_set cmd_flush cmd_touch cmd_meta touch_hits touch_misses
     delete_hits delete_misses incr_hits incr_misses decr_hits decr_misses cas_hits cas_misses
-    cas_badval bytes_read bytes_written idle_kicks answer_kicks conn_yields
+    cas_badval bytes_read bytes_written idle_kicks answer_kicks value_kicks
+    conn_yields
     large_get_hits large_cmd_set large_touch_hits large_delete_hits large_incr_hits large_decr_hits
     large_cas_hits large_cas_badval
 }

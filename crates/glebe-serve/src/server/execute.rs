@@ -84,7 +84,11 @@ impl Hands<'_> {
             Command::MetaArithmetic(key, flags) => meta::arithmetic(self, key, &flags, out),
             Command::MetaNoop => line(out, "MN"),
             Command::MetaDebug(key) => meta::debug(self, key, out),
-            Command::Stats(words) => stats::answer(self.shared, words, conn, out),
+            Command::Stats(words) => {
+                if let Some(dump) = stats::answer(self.shared, words, conn, out) {
+                    return Next::List(used, dump);
+                }
+            }
             Command::Quit => return Next::Quit,
             Command::Lost => return Next::Close,
             Command::Shutdown => {

@@ -1,5 +1,4 @@
-//! Lists keys. A [`Dump`] is sent in pieces, one per turn. `stats cachedump` is one answer with a
-//! maximum length.
+//! Lists keys. A [`Dump`] is sent in pieces, one per turn.
 
 use base64::prelude::{Engine, BASE64_STANDARD};
 
@@ -22,57 +21,53 @@ fn is_binary(key: &[u8]) -> bool {
     key.iter().any(|byte| byte.is_ascii_control() || *byte == b' ')
 }
 
-/// Appends the answer to `stats cachedump`: at most `most` items of a class, or all if `most` is 0,
-/// up to [`CACHEDUMP_MAX`].
-pub(super) fn cachedump(
-    shared: &Shared,
-    class: Option<&[u8]>,
-    most: Option<&[u8]>,
-    out: &mut Vec<u8>,
-) {
-    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<usize>().ok();
-    let answer = match (class, most) {
-        _ if !shared.settings.dump => "CLIENT_ERROR stats cachedump not allowed\r\n",
-        (Some(class), Some(most)) => match (number(class), number(most)) {
-            (Some(class @ 0..CLASSES_MAX), Some(most)) => {
-                let most = if most == 0 { usize::MAX } else { most };
-                some_of(shared, [class == 1, class == 2], most, out);
-                "END\r\n"
-            }
-            (Some(_), Some(_)) => "CLIENT_ERROR Illegal slab id\r\n",
-            _ => "CLIENT_ERROR bad command line format\r\n",
-        },
-        _ => "CLIENT_ERROR bad command line\r\n",
-    };
-    out.extend_from_slice(answer.as_bytes());
+/// The kind of a [`Dump`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// `lru_crawler metadump`.
+    Meta,
+    /// `lru_crawler mgdump`: `mg` commands that get the items.
+    Mg,
+    /// `stats cachedump`, with the items and bytes that may follow.
+    Cache(usize, usize),
 }
 
-fn some_of(shared: &Shared, classes: Classes, most: usize, out: &mut Vec<u8>) {
-    let (mut room, mut lines, clock) = (Room::default(), 0, shared.store.clock());
-    let end = out.len() + CACHEDUMP_MAX;
-    let mut place = Some(Place::default()).filter(|_| classes.contains(&true));
-    while let Some(at) = place.filter(|_| lines < most && out.len() < end) {
-        place = shared.store.list(at, classes, &mut room, |key, item| {
-            if lines < most && out.len() < end && !is_binary(key) {
-                lines += 1;
-                out.extend_from_slice(b"ITEM ");
-                out.extend_from_slice(key);
-                let (len, end) = (item.head.len, clock.date_of(item.head.exptime));
-                out.extend_from_slice(format!(" [{len} b; {end} s]\r\n").as_bytes());
-            }
-        });
-    }
-}
-
-/// A running `lru_crawler metadump` or `mgdump`. `mgdump` lists `mg` commands that get the items.
+/// A running listing of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dump {
-    is_mg: bool,
+    kind: Kind,
     classes: Classes,
     place: Place,
 }
 
 impl Dump {
+    /// Parses the class of `stats cachedump` and the most items, 0 for all. An error is the answer
+    /// to send.
+    pub(super) fn of_cache(
+        shared: &Shared,
+        class: Option<&[u8]>,
+        most: Option<&[u8]>,
+    ) -> Result<Self, &'static str> {
+        let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<usize>().ok();
+        match (class, most) {
+            _ if !shared.settings.dump => Err("CLIENT_ERROR stats cachedump not allowed"),
+            (Some(class), Some(most)) => match (number(class), number(most)) {
+                (Some(class @ 0..CLASSES_MAX), Some(most)) => {
+                    let most = match most {
+                        _ if !matches!(class, 1 | 2) => 0,
+                        0 => usize::MAX,
+                        most => most,
+                    };
+                    let (kind, place) = (Kind::Cache(most, CACHEDUMP_MAX), Place::default());
+                    Ok(Self { kind, classes: [class == 1, class == 2], place })
+                }
+                (Some(_), Some(_)) => Err("CLIENT_ERROR Illegal slab id"),
+                _ => Err("CLIENT_ERROR bad command line format"),
+            },
+            _ => Err("CLIENT_ERROR bad command line"),
+        }
+    }
+
     /// Parses class numbers separated by commas, `all` or `hash`. An error is the answer to send.
     pub(super) fn new(
         shared: &Shared,
@@ -98,22 +93,31 @@ impl Dump {
                 classes
             }
         };
-        Ok(Self { is_mg, classes, place: Place::default() })
+        let kind = if is_mg { Kind::Mg } else { Kind::Meta };
+        Ok(Self { kind, classes, place: Place::default() })
     }
 
     /// Appends the next lines. Returns true if more follow.
     pub(super) fn piece(&mut self, shared: &Shared, room: &mut Room, out: &mut Vec<u8>) -> bool {
         let end = out.len() + PIECE;
         for _ in 0..LOOKS {
-            let next = shared.store.list(self.place, self.classes, room, |key, item| {
-                match self.is_mg {
-                    true => command(key, out),
-                    false => fields(shared, key, item, out),
+            let kind = &mut self.kind;
+            let next = shared.store.list(self.place, self.classes, room, |key, item| match kind {
+                Kind::Meta => fields(shared, key, item, out),
+                Kind::Mg => command(key, out),
+                Kind::Cache(0, _) | Kind::Cache(_, 0) => {}
+                Kind::Cache(..) if is_binary(key) => {}
+                Kind::Cache(items, bytes) => {
+                    let begin = out.len();
+                    short(shared, key, item, out);
+                    *items -= 1;
+                    *bytes = bytes.saturating_sub(out.len() - begin);
                 }
-                out.extend_from_slice(b"\r\n");
             });
-            let Some(next) = next else {
-                out.extend_from_slice(if self.is_mg { b"EN\r\n" } else { b"END\r\n" });
+            let is_over = matches!(self.kind, Kind::Cache(0, _) | Kind::Cache(_, 0));
+            let Some(next) = next.filter(|_| !is_over) else {
+                let is_mg = self.kind == Kind::Mg;
+                out.extend_from_slice(if is_mg { b"EN\r\n" } else { b"END\r\n" });
                 return false;
             };
             self.place = next;
@@ -125,6 +129,13 @@ impl Dump {
     }
 }
 
+fn short(shared: &Shared, key: &[u8], item: &Found, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"ITEM ");
+    out.extend_from_slice(key);
+    let end = shared.store.clock().date_of(item.head.exptime);
+    out.extend_from_slice(format!(" [{} b; {end} s]\r\n", item.head.len).as_bytes());
+}
+
 fn command(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"mg ");
     if is_binary(key) {
@@ -133,6 +144,7 @@ fn command(key: &[u8], out: &mut Vec<u8>) {
     } else {
         out.extend_from_slice(key);
     }
+    out.extend_from_slice(b"\r\n");
 }
 
 fn fields(shared: &Shared, key: &[u8], item: &Found, out: &mut Vec<u8>) {
@@ -149,6 +161,7 @@ fn fields(shared: &Shared, key: &[u8], item: &Found, out: &mut Vec<u8>) {
     field(" cls=", 1 + u64::from(item.is_large()), out);
     field(" size=", head.total() as u64, out);
     field(" flags=", head.flags.into(), out);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn field(name: &str, value: u64, out: &mut Vec<u8>) {

@@ -10,7 +10,7 @@ pub(super) use change::{arithmetic, delete, set};
 use super::answer::{decoded, flag, line, number};
 use super::execute::{refused, Hands};
 use crate::protocol::{Flags, Key, Verb, BAD_FORMAT};
-use crate::store::{Found, Look, Meta, Outcome};
+use crate::store::{Found, Head, Look, Meta, Outcome, Stored};
 
 const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
 
@@ -67,30 +67,43 @@ pub(super) fn get(hands: &mut Hands<'_>, sent: Key<'_>, flags: &Flags<'_>, out: 
 
 fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, out: &mut Vec<u8>) {
     let time = |time: Option<i64>| time.map(|sent| hands.shared.store.clock().time(sent));
-    let (touch, recache, vivify) = (time(flags.ttl), time(flags.recache), time(flags.vivify));
+    let (touch, recache) = (time(flags.ttl), time(flags.recache));
+    let vivify = time(flags.vivify).map(|exptime| touch.unwrap_or(exptime));
     let look = Look { quiet: flags.has(b'u'), recache, touch };
     let store = &hands.shared.store;
     let now = store.clock().now();
-    let mut has_value = false;
-    let mut made = false;
-    let (mut is_large, mut len) = (false, 0);
+    let has_value = |head: &Head| flags.has(b'v') && flags.cas != Some(head.cas);
+    // The item that this command made.
+    let mut made: Option<Head> = None;
+    let mut shown = None;
     let found = loop {
         let found = store.get(key, look, &mut hands.room, out, |item, won, out| {
-            (is_large, len) = (item.is_large(), item.head.len);
-            has_value = flags.has(b'v') && flags.cas != Some(item.head.cas);
-            get_head(item, won || made, sent, (flags, has_value, now), out);
-            has_value
+            shown = Some((item.is_large(), item.head));
+            let won = won || made.is_some();
+            get_head(&item.head, Some(item), won, sent, (flags, has_value(&item.head), now), out);
+            has_value(&item.head)
         });
         let Some(exptime) = vivify.filter(|_| found.is_none()) else { break found.is_some() };
+        if let Some(head) = made {
+            // Its time is over already, so no round would find it.
+            shown = Some((false, head));
+            get_head(&head, None, true, sent, (flags, has_value(&head), now), out);
+            break true;
+        }
         let meta = Meta { exptime, new_cas: flags.new_cas, won: true, ..Meta::default() };
         match store.store(key, Verb::Add, &meta, b"", &mut hands.room) {
             // The next round finds this item, or the item of a quicker client.
-            Ok(stored) => made |= stored.outcome == Outcome::Stored,
+            Ok(Stored { outcome: Outcome::Stored, cas, len }) => {
+                let (flags, key_len) = (meta.flags, key.len() as u8);
+                made = Some(Head { cas, exptime, stored: now, flags, len, key_len });
+            }
+            Ok(_) => {}
             Err(why) => return line(out, refused(why)),
         }
     };
-    let hit = (found && !made).then_some(is_large);
-    hands.note_get(key, hit.map(|large| (large, len)));
+    let hit = shown.filter(|_| found && made.is_none());
+    hands.note_get(key, hit.map(|(large, head)| (large, head.len)));
+    let hit = hit.map(|(large, _)| large);
     match touch.is_some() {
         true => hands.count_touch(hit),
         false => hands.count_get(hit),
@@ -100,13 +113,15 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
         if !flags.has(b'q') {
             all_repeated(out, "EN", sent, flags);
         }
-    } else if has_value {
+    } else if shown.is_some_and(|(_, head)| has_value(&head)) {
         out.extend_from_slice(b"\r\n");
     }
 }
 
+/// Appends the first line of an answer. Without `item`, the head is that of an item just made.
 fn get_head(
-    item: &Found,
+    head: &Head,
+    item: Option<&Found>,
     won: bool,
     sent: Key<'_>,
     (flags, has_value, now): (&Flags<'_>, bool, u32),
@@ -114,26 +129,26 @@ fn get_head(
 ) {
     if has_value {
         out.extend_from_slice(b"VA ");
-        number(out, item.head.len.into());
+        number(out, head.len.into());
     } else {
         out.extend_from_slice(b"HD");
     }
     for word in flags.words() {
         match word[0] {
-            b's' => flag(out, b's', item.head.len.into()),
-            b't' => ttl(out, item.head.exptime, now),
-            b'c' => flag(out, b'c', item.head.cas),
-            b'f' => flag(out, b'f', item.head.flags.into()),
-            b'h' => flag(out, b'h', item.is_fetched().into()),
-            b'l' => flag(out, b'l', item.idle(now).into()),
+            b's' => flag(out, b's', head.len.into()),
+            b't' => ttl(out, head.exptime, now),
+            b'c' => flag(out, b'c', head.cas),
+            b'f' => flag(out, b'f', head.flags.into()),
+            b'h' => flag(out, b'h', item.is_some_and(Found::is_fetched).into()),
+            b'l' => flag(out, b'l', item.map_or(0, |item| item.idle(now)).into()),
             _ => repeat(out, sent, word),
         }
     }
     // In memcached's order.
-    if item.is_won() && !won {
+    if item.is_some_and(Found::is_won) && !won {
         out.extend_from_slice(b" Z");
     }
-    if item.is_stale() {
+    if item.is_some_and(Found::is_stale) {
         out.extend_from_slice(b" X");
     }
     if won {

@@ -131,6 +131,11 @@ fn whole(shared: &Shared, held: &Held, sums: &Sums) -> Vec<Row<'static>> {
             sums.answer_kicks,
             "connections closed because their clients took no answers",
         ),
+        counter(
+            "stalled_closes",
+            sums.value_kicks,
+            "connections closed because a value stalled and others had no room",
+        ),
         counter("turns_ended", sums.conn_yields, "turns of connections ended by their limit"),
         gauge("threads", shared.settings.threads as u64, "threads that serve"),
         bytes("limit_bytes", held.most, "most memory of the cache, as set"),

@@ -80,6 +80,8 @@ struct Shared {
     is_ending: AtomicBool,
     /// Bytes charged for values that are being received.
     under_way: AtomicU64,
+    /// Bytes of a value that has waited long for room among them, or 0.
+    wanted: AtomicU64,
     /// Bytes of the buffers of connections whose clients have not taken their answers.
     answers: AtomicU64,
     waker: mio::Waker,
@@ -168,12 +170,21 @@ impl Shared {
             return false;
         }
         conn.charged = own;
+        // Others that wait say so again.
+        self.wanted.store(0, Ordering::Relaxed);
         true
+    }
+
+    /// Returns true if a value has waited long for room, and still has none.
+    fn is_short(&self) -> bool {
+        let (wanted, all) = (&self.wanted, &self.under_way);
+        let (wanted, all) = (wanted.load(Ordering::Relaxed), all.load(Ordering::Relaxed));
+        wanted > 0 && all > 0 && all + wanted > self.shares.values(self.store.own())
     }
 
     /// Removes the connection's charge unless a value is being received.
     fn charge(&self, conn: &mut Conn) {
-        if conn.need == 0 && conn.charged > 0 {
+        if conn.need <= carry::CHARGED && conn.charged > 0 {
             self.under_way.fetch_sub(conn.charged, Ordering::Relaxed);
             conn.charged = 0;
         }
@@ -231,6 +242,7 @@ impl Server {
             totals: Totals::default(),
             is_ending: AtomicBool::new(false),
             under_way: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
             answers: AtomicU64::new(0),
             waker,
         });

@@ -15,12 +15,12 @@ use glebe::units::Bytes;
 use super::answer::line;
 use super::conn::State;
 use super::counters::Counters;
+use super::listing::Dump;
 use super::tls::Keys;
-use super::{listing, Shared, VERSION};
+use super::{Shared, VERSION};
 use crate::store::Held;
 
 const ZEROS: &[&str] = &[
-    "read_buf_oom",
     "hash_is_expanding",
     "slab_reassign_rescues",
     "slab_reassign_chunk_rescues",
@@ -56,7 +56,8 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>) {
+/// Answers `stats`, or returns the listing that it asks for.
+pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>) -> Option<Dump> {
     let mut words = words.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let word = words.next().unwrap_or_default();
     let mut stats = Stats(out);
@@ -72,16 +73,26 @@ pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>
             shared.prefixes.reset();
             shared.store.reset();
             out.extend_from_slice(b"RESET\r\n");
-            return;
+            return None;
         }
-        b"cachedump" => return listing::cachedump(shared, words.next(), words.next(), out),
-        b"detail" => return detail(shared, words.next(), out),
+        b"cachedump" => match Dump::of_cache(shared, words.next(), words.next()) {
+            Ok(dump) => return Some(dump),
+            Err(answer) => {
+                line(out, answer);
+                return None;
+            }
+        },
+        b"detail" => {
+            detail(shared, words.next(), out);
+            return None;
+        }
         _ => {
             out.extend_from_slice(b"ERROR\r\n");
-            return;
+            return None;
         }
     }
     out.extend_from_slice(b"END\r\n");
+    None
 }
 
 fn detail(shared: &Shared, word: Option<&[u8]>, out: &mut Vec<u8>) {
@@ -121,6 +132,7 @@ fn general(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("read_buf_count", settings.threads);
     stats.put("read_buf_bytes", read(&shared.under_way));
     stats.put("read_buf_bytes_free", 0);
+    stats.put("read_buf_oom", sums.value_kicks);
     stats.put("reserved_fds", 0);
     stats.put("cmd_get", sums.cmd_get);
     stats.put("cmd_set", sums.cmd_set);

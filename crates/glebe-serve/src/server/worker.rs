@@ -37,6 +37,8 @@ const KEPT: usize = 4 * ANSWERS_MAX;
 const RETRY: Duration = Duration::from_millis(5);
 /// Interval at which watchers get new lines.
 const WATCH_LOOK: Duration = Duration::from_millis(20);
+/// Interval of looks for values that have stalled, while values are being received.
+const STALL_LOOK: Duration = Duration::from_millis(100);
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -49,13 +51,16 @@ pub(super) struct Worker {
     poll: Poll,
     /// Connections by number. Numbers are reused. `None` during the connection's turn.
     conns: Slab<Option<Box<Conn>>>,
-    /// Connections whose next turn needs no event.
+    /// Connections to serve next, each at most once.
     queue: VecDeque<usize>,
     /// Connections that wait until other connections' values are complete.
     later: Vec<usize>,
     /// Connections that watch the server.
     watching: Vec<usize>,
     tried_at: Instant,
+    /// Connections with a charge for a value.
+    charged: usize,
+    searched_at: Instant,
     /// Second of the store's clock of the last look at idle connections.
     looked_at: u32,
     receiver: Receiver<Conn>,
@@ -81,6 +86,8 @@ impl Worker {
             later: Vec::new(),
             watching: Vec::new(),
             tried_at: Instant::now(),
+            charged: 0,
+            searched_at: Instant::now(),
             looked_at: 0,
             receiver,
             read: vec![0; READ],
@@ -107,6 +114,7 @@ impl Worker {
                 () if !self.queue.is_empty() => Some(Duration::ZERO),
                 () if !self.later.is_empty() => Some(RETRY),
                 () if !self.watching.is_empty() => Some(WATCH_LOOK),
+                () if self.charged > 0 => Some(STALL_LOOK),
                 () => looks.then_some(IDLE_LOOK),
             };
             match self.poll.poll(&mut events, wait) {
@@ -124,7 +132,7 @@ impl Worker {
                         if event.is_read_closed() {
                             self.note_end(number);
                         }
-                        self.turn(number, &mut hands);
+                        self.enqueue(number);
                     }
                 }
             }
@@ -135,6 +143,7 @@ impl Worker {
                 }
             }
             self.serve_watchers(&hands);
+            self.kick_stalled(&hands);
             if looks {
                 self.kick_idle(idle, &hands);
             }
@@ -147,7 +156,19 @@ impl Worker {
     fn try_again(&mut self) {
         if !self.later.is_empty() && self.tried_at.elapsed() >= RETRY {
             self.tried_at = Instant::now();
-            self.queue.extend(self.later.drain(..));
+            for number in std::mem::take(&mut self.later) {
+                self.enqueue(number);
+            }
+        }
+    }
+
+    /// Queues a connection. One with an event that is queued already gets no second turn.
+    fn enqueue(&mut self, number: usize) {
+        let conn = self.conns.get_mut(number).and_then(Option::as_mut);
+        if let Some(conn) = conn.filter(|conn| !conn.is_queued) {
+            debug_assert!(!self.queue.contains(&number), "queued twice");
+            conn.is_queued = true;
+            self.queue.push_back(number);
         }
     }
 
@@ -177,19 +198,26 @@ impl Worker {
     fn turn(&mut self, number: usize, hands: &mut Hands<'_>) {
         let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
         self.turns += 1;
+        conn.is_queued = false;
         self.later.retain(|waits| *waits != number);
         hands.waiting = self.later.len();
-        let written = hands.counters.bytes_written.get();
+        let (read, written) = (hands.counters.bytes_read.get(), hands.counters.bytes_written.get());
+        let (charged, was_receiving) = (conn.charged, conn.is_receiving());
         let mut fate = self.serve(&mut conn, hands);
         if fate.as_ref().is_ok_and(|fate| *fate == Fate::Waits) && conn.is_sending() {
             fate = self.read_ahead(&mut conn, hands);
         }
-        if hands.counters.bytes_written.get() > written || conn.kept == 0 {
+        let has_taken = hands.counters.bytes_written.get() > written;
+        if has_taken || conn.kept == 0 {
             conn.took_at = self.turns;
         }
+        if has_taken || was_receiving && hands.counters.bytes_read.get() > read {
+            conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);
+        }
+        self.charged += usize::from(conn.charged > 0);
+        self.charged -= usize::from(charged > 0);
         match &fate {
-            Ok(Fate::Waits) => {}
-            Ok(Fate::Again) => self.queue.push_back(number),
+            Ok(Fate::Waits | Fate::Again) => {}
             Ok(Fate::Later) => self.later.push(number),
             Ok(Fate::Ends) | Err(_) => {
                 self.conns.remove(number);
@@ -204,7 +232,7 @@ impl Worker {
                     Ok(_) => "normal",
                 };
                 self.shared.note_end(&conn, why);
-                return self.forget(&mut conn);
+                return self.forget(number, &mut conn);
             }
         }
         if conn.watcher.is_some() && !self.watching.contains(&number) {
@@ -213,6 +241,9 @@ impl Worker {
         let kept = conn.kept();
         self.keep(&mut conn, kept);
         self.conns[number] = Some(conn);
+        if fate.is_ok_and(|fate| fate == Fate::Again) {
+            self.enqueue(number);
+        }
         while self.kept > self.kept_max && self.kick_slowest(hands) {}
     }
 
@@ -224,8 +255,12 @@ impl Worker {
         }
     }
 
-    fn forget(&mut self, conn: &mut Conn) {
+    fn forget(&mut self, number: usize, conn: &mut Conn) {
+        if conn.is_queued {
+            self.queue.retain(|queued| *queued != number);
+        }
         self.keep(conn, 0);
+        self.charged -= usize::from(conn.charged > 0);
         self.shared.forget(conn);
     }
 
@@ -256,6 +291,8 @@ impl Worker {
         }
         let in_place = conn.skip == 0 && conn.need > conn.input.len() + READ;
         let got = match if in_place { read_on(conn) } else { conn.stream.read(&mut self.read) } {
+            // TLS says so without another look at the socket, which may have the end.
+            Err(e) if e.kind() == ErrorKind::WouldBlock && conn.has_end => return Ok(Fate::Again),
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Fate::Waits),
             Err(e) if e.kind() == ErrorKind::Interrupted => return Ok(Fate::Again),
             Err(e) => return Err(e),

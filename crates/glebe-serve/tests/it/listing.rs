@@ -3,8 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use crate::running::{dialogue, Running};
+use glebe_testing::time::wait_until;
+use glebe_testing::Scratch;
+
+use crate::running::{dialogue, stat, Running};
 
 /// Returns the answer's lines before `end`.
 fn lines(stream: &mut TcpStream, asks: &str, end: &str) -> Vec<String> {
@@ -126,4 +131,34 @@ fn a_line_of_mgdump_finds_its_item_whatever_its_key() {
     encoded.sort_unstable();
     assert!(encoded[0].starts_with("key=%00%20two%0D%0Alines%FF exp="), "{encoded:?}");
     assert_eq!(lines(&mut stream, "stats cachedump 1 0", "END"), ["ITEM key [5 b; 0 s]"]);
+}
+
+#[test]
+fn a_long_cachedump_comes_to_its_end() {
+    let scratch = Scratch::new("cachedump");
+    let path = scratch.path().join("socket");
+    let server = Running::start(|settings| {
+        settings.memory = 64 << 20;
+        settings.unix = Some((path.clone(), 0o700));
+    });
+    // The kernel buffers little for a Unix socket.
+    let mut stream = UnixStream::connect(&path).expect("connect");
+    for key in 0..20_000 {
+        dialogue(&mut stream, &format!("set {key:0200} 0 0 1 noreply\nx\n"), "");
+    }
+    stream.write_all(b"stats cachedump 1 0\r\nmn\r\n").expect("taken");
+    let mut honest = server.connect();
+    wait_until("the client does not read yet", Duration::from_secs(20), || {
+        stat(&mut honest, "response_obj_bytes") + stat(&mut honest, "response_obj_oom") > 0
+    });
+    let mut listed = 0;
+    for line in BufReader::new(&stream).lines() {
+        match line.expect("an answer").as_str() {
+            "END" => break,
+            line => listed += line.len() + 2,
+        }
+    }
+    let most = 2 << 20;
+    assert!((most..most + 300).contains(&listed), "{listed}");
+    drop(server);
 }

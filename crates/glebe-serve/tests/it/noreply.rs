@@ -161,9 +161,13 @@ fn no_lack_of_memory_is_told() {
 #[test]
 fn nor_is_a_lack_of_room_for_values_that_are_sent() {
     const LEN: usize = 8_000_000;
-    let server = Running::start(|settings| settings.item_max = 8 << 20);
+    let server = Running::start(|settings| {
+        settings.item_max = 8 << 20;
+        settings.debug_time = true;
+    });
     let mut stream = server.connect();
-    dialogue(&mut stream, "set k 0 0 3\nold\n", "STORED\n");
+    // The clock stops, so that no value stalls.
+    dialogue(&mut stream, "debugtime p\nset k 0 0 3\nold\n", "OK\nSTORED\n");
     // The announced values take the whole share.
     let promise = |_| {
         let mut stream = server.connect();

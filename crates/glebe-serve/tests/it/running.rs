@@ -71,6 +71,20 @@ pub fn dialogue(stream: &mut (impl Read + Write), says: &str, hears: &str) {
     exactly(stream, hears.as_bytes());
 }
 
+/// Returns a number of `stats`.
+pub fn stat(stream: &mut (impl Read + Write), name: &str) -> u64 {
+    stream.write_all(b"stats\r\n").expect("taken");
+    let mut text = String::new();
+    while !text.ends_with("END\r\n") {
+        let mut part = [0; 4096];
+        let got = stream.read(&mut part).expect("an answer");
+        assert!(got > 0, "{text}");
+        text.push_str(std::str::from_utf8(&part[..got]).expect("text"));
+    }
+    let row = text.lines().find_map(|row| row.strip_prefix(&format!("STAT {name} ")));
+    row.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {text}"))
+}
+
 /// Returns bytes without a short period.
 pub fn value(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|n| (n.wrapping_mul(2_654_435_761 + seed) >> 9) as u8).collect()

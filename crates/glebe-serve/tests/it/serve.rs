@@ -207,6 +207,18 @@ fn meta_commands() {
 }
 
 #[test]
+fn an_item_whose_time_is_over_can_be_made_by_a_read() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    dialogue(
+        &mut stream,
+        "mg k N-1 v\nmn\nmg k N2592001 s t f h l k Oz v\nmg k N-1\nmg k v\n\
+         mg k N-1 T30 v t\nmg k t\n",
+        "VA 0 W\n\nMN\nVA 0 s0 t0 f0 h0 l0 kk Oz W\n\nHD W\nEN\nVA 0 t30 W\n\nHD t30 Z\n",
+    );
+}
+
+#[test]
 fn values_of_all_lengths_up_to_the_limit_and_not_beyond() {
     let server = Running::start(|settings| {
         settings.memory = 64 << 20;

@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ClientConnection, ProtocolVersion, RootCertStore, StreamOwned};
 
-use crate::running::{dialogue, exactly, value, Running};
+use crate::running::{dialogue, exactly, stat, value, Running};
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
@@ -233,4 +233,27 @@ fn clients_that_do_not_read_are_bounded_and_harm_nobody() {
     dialogue(&mut honest, "get k\n", "VALUE k 0 500000\n");
     exactly(&mut honest, &bytes);
     dialogue(&mut honest, "", "\nEND\n");
+}
+
+#[test]
+fn connections_that_end_in_the_middle_of_a_record_are_forgotten() {
+    let server = Running::start(|settings| {
+        settings.access.tls = Some(keys_of("server"));
+        settings.memory = 64 << 20;
+    });
+    let mut honest = usual(&server);
+    for nth in 0..100 {
+        let mut stream = usual(&server);
+        dialogue(&mut stream, "mn\n", "MN\n");
+        if nth % 2 == 0 {
+            stream.write_all(b"set k 0 0 1000000\r\nxxxx").expect("taken");
+        }
+        // The end usually arrives before the server has read the part of a record.
+        stream.sock.write_all(&[23, 3, 3, 0, 100, 1, 2, 3]).expect("taken");
+    }
+    wait_until("they are forgotten", Duration::from_secs(20), || {
+        // The listening socket counts too.
+        let is_over = stat(&mut honest, "read_buf_bytes") == 0;
+        is_over && stat(&mut honest, "curr_connections") == 2
+    });
 }

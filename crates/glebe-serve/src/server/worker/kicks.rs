@@ -1,21 +1,25 @@
-//! Ends connections that are idle, or that take no answers.
+//! Ends connections that are idle, that take no answers, or whose values stall.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::Worker;
+use super::{Worker, STALL_LOOK};
 use crate::server::conn::Conn;
+use crate::server::counters::Counter;
 use crate::server::execute::Hands;
 
 /// Longest time of a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
+/// Seconds without a byte after which a value has stalled, if another has no room.
+const STALL: u32 = 1;
+
 /// Bytes of a record of TLS that has come in part, or of a usual handshake.
 const RECORD: u64 = 20 << 10;
 
 impl Worker {
-    /// Ends connections without a command for longer than `idle`, or in a handshake for longer than
-    /// [`HANDSHAKE_TIME`].
+    /// Ends connections without a command or a byte of a value or an answer for longer than `idle`,
+    /// or in a handshake for longer than [`HANDSHAKE_TIME`].
     pub(super) fn kick_idle(&mut self, idle: Option<Duration>, hands: &Hands<'_>) {
         let now = self.shared.store.clock().now();
         if now == self.looked_at {
@@ -38,13 +42,41 @@ impl Worker {
         };
         let idle: Vec<usize> = self.conns.iter().filter_map(is_idle).collect();
         for number in idle {
-            if let Some(mut conn) = self.conns.remove(number) {
-                hands.counters.idle_kicks.add(1);
-                let from = &conn.shown.addr;
-                self.shared.verbosity.warn(format_args!("{from}: ended, it was idle"));
-                self.shared.note_end(&conn, "idle_timeout");
-                self.forget(&mut conn);
+            self.kick(number, &hands.counters.idle_kicks, "it was idle", "idle_timeout");
+        }
+    }
+
+    /// Ends connections that sent nothing of their values for longer than [`STALL`] seconds, the
+    /// most silent first, until a value that has waited long has room.
+    pub(super) fn kick_stalled(&mut self, hands: &Hands<'_>) {
+        let is_time = self.charged > 0 && self.searched_at.elapsed() >= STALL_LOOK;
+        if !is_time || !self.shared.is_short() {
+            return;
+        }
+        self.searched_at = Instant::now();
+        let now = self.shared.store.clock().now();
+        let stalled = self.conns.iter().filter_map(|(number, conn)| {
+            let conn = conn.as_ref().filter(|conn| conn.charged > 0)?;
+            let last = conn.shown.last.load(Ordering::Relaxed);
+            (now.saturating_sub(last) > STALL).then_some((last, number))
+        });
+        let mut stalled: Vec<(u32, usize)> = stalled.collect();
+        stalled.sort_unstable();
+        for (_, number) in stalled {
+            if self.shared.is_short() {
+                self.kick(number, &hands.counters.value_kicks, "its value stalled", "error");
             }
+        }
+    }
+
+    /// Ends a connection, counts that, and tells watchers `why`.
+    fn kick(&mut self, number: usize, count: &Counter, text: &str, why: &str) {
+        if let Some(mut conn) = self.conns.remove(number) {
+            count.add(1);
+            let from = &conn.shown.addr;
+            self.shared.verbosity.warn(format_args!("{from}: ended, {text}"));
+            self.shared.note_end(&conn, why);
+            self.forget(number, &mut conn);
         }
     }
 
@@ -58,13 +90,7 @@ impl Worker {
             Some((conn.took_at, number))
         });
         let Some((_, slowest)) = waiting.min() else { return false };
-        if let Some(mut conn) = self.conns.remove(slowest) {
-            hands.counters.answer_kicks.add(1);
-            let from = &conn.shown.addr;
-            self.shared.verbosity.warn(format_args!("{from}: ended, it takes no answers"));
-            self.shared.note_end(&conn, "error");
-            self.forget(&mut conn);
-        }
+        self.kick(slowest, &hands.counters.answer_kicks, "it takes no answers", "error");
         true
     }
 }

@@ -33,7 +33,7 @@ impl Worker {
                     self.watching.swap_remove(nth);
                     if let Some(mut conn) = self.conns.remove(number) {
                         self.shared.note_end(&conn, "error");
-                        self.forget(&mut conn);
+                        self.forget(number, &mut conn);
                     }
                 }
             }
@@ -43,6 +43,8 @@ impl Worker {
     /// Ignores what a watcher sends, up to its end.
     pub(super) fn ignore(&mut self, conn: &mut Conn) -> io::Result<Fate> {
         match conn.stream.read(&mut self.read) {
+            // See `Worker::serve`.
+            Err(e) if e.kind() == ErrorKind::WouldBlock && conn.has_end => Ok(Fate::Again),
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(Fate::Waits),
             Err(e) if e.kind() != ErrorKind::Interrupted => Err(e),
             Ok(0) => Ok(Fate::Ends),
