@@ -30,8 +30,6 @@ pub(crate) struct Kept {
     pub(crate) target: usize,
     /// Bytes of leases that other threads make.
     pub(crate) making: MappedWord,
-    /// Bytes set aside for leases, and not taken yet.
-    pub(crate) placed: MappedWord,
     /// Pages that left the reserve and shall be replaced.
     pub(crate) lost: MappedWord,
     /// Bytes on the way back from clients, and lost bytes until an attempt to replace them.
@@ -51,7 +49,6 @@ impl Kept {
             filling: Mutex::new(()),
             target: 0,
             making: none(),
-            placed: none(),
             lost: none(),
             returning: none(),
             is_ending: none(),

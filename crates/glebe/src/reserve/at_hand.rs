@@ -84,16 +84,24 @@ impl ReserveCore {
         }
     }
 
-    /// Drains the stock first, because its pages are free.
     pub(super) fn largest_run(&self) -> Pages {
+        self.of_free(Positions::largest)
+    }
+
+    pub(super) fn free_pages(&self) -> Pages {
+        self.of_free(Positions::free_len)
+    }
+
+    /// Drains the stock first, because its pages are free.
+    fn of_free(&self, count: impl FnOnce(&Positions) -> u64) -> Pages {
         let mut positions = lock(&self.positions);
         let is_stocked = self.busy.stocks().any(|stock| !stock.is_empty());
         let drained = is_stocked && self.drain_stock(&mut positions);
-        let largest = positions.largest();
+        let pages = count(&positions);
         if drained {
             self.fill_stock(&mut positions);
         }
-        Pages::new(largest)
+        Pages::new(pages)
     }
 
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {

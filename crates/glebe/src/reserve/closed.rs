@@ -115,6 +115,15 @@ impl ClosedBlock {
         Ok(Pages::new(pages_in(reserve.inner.get()?.bricks()?.1.page)))
     }
 
+    /// Returns the pages that neither first class has nor a promise sets aside. A promise that is
+    /// being taken counts as aside all the time.
+    ///
+    /// # Errors
+    /// [`ReserveError::Forked`].
+    pub fn free(reserve: &Reserve) -> Result<Pages, ReserveError> {
+        Ok(reserve.inner.get()?.free_pages())
+    }
+
     fn taken(inner: &Shared<ReserveCore>, extent: Extent) -> Result<Self, ReserveError> {
         let core = inner.get()?;
         let (memory, size) = core.bricks()?;

@@ -131,6 +131,10 @@ impl Positions {
         }
     }
 
+    pub(crate) fn free_len(&self) -> u64 {
+        self.tree.free_len()
+    }
+
     pub(crate) fn largest_any(&self) -> u64 {
         self.flat.as_ref().map_or_else(|| self.tree.largest(), FreeTree::largest)
     }

@@ -204,7 +204,7 @@ impl Server {
             self.since.get_or_insert_with(Instant::now);
             place(run).or_else(|_| scattered())
         });
-        Ok(Found::placed(placed?, &self.kept))
+        Ok(Found::Placed(placed?))
     }
 
     pub(super) fn end_recalled(&mut self) {
@@ -422,7 +422,7 @@ impl Server {
         let wish = Wish { bytes, flags, name, ..Wish::default() };
         let uid = self.conns.get(key).map(|conn| conn.uid);
         uid.into_iter().for_each(|uid| self.users.take(uid, bytes, Kind::of(flags)));
-        let found = Found::placed(vec![promise], &self.kept);
+        let found = Found::Placed(vec![promise]);
         self.lend(key, call, &wish, (bytes, found)).map_err(|refusal| {
             self.undo(key, bytes, Kind::of(flags));
             let text = format!("the promise could not be kept: {}", refusal.text);

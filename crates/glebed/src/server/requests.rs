@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use glebe::internal::sync::Ordering;
+use glebe::internal::ClosedBlock;
 use glebe::units::Bytes;
 use glebe_lease::wire::{Answer, Flags, Message, Request, ROWS_MAX};
 use glebe_lease::Row;
@@ -163,10 +164,7 @@ impl Server {
 
     /// Returns the bytes of the reserve that a block can have.
     pub(super) fn in_reserve(&self) -> u64 {
-        let stats = self.reserve.stats();
-        let free = (stats.free + stats.live).bytes(glebe::page_size()).get();
-        let placed = self.kept.placed.load(Ordering::Acquire);
-        free.saturating_sub(self.leases.bytes(true) + placed)
+        ClosedBlock::free(&self.reserve).unwrap_or_default().bytes(glebe::page_size()).get()
     }
 
     pub(super) fn longest(&self) -> u64 {

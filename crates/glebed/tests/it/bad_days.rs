@@ -3,14 +3,14 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use glebe::units::Bytes;
+use glebe::units::{Bytes, Pages};
 use glebe_lease::socket::Packets;
 use glebe_lease::wire::{Answer, Flags, Message, Name, Request};
 use glebe_lease::{Client, LeaseError};
 use glebe_testing::time::wait_until;
 use glebed::{Daemon, Settings};
 
-use super::running::{brick, settings, wish, Running, ONE_FILE, REVOCABLE};
+use super::running::{brick, settings, wish, Running, ONE_FILE, PATIENCE, REVOCABLE};
 
 struct Raw(Packets);
 
@@ -201,6 +201,29 @@ fn a_long_lease_holds_up_nobody() {
     };
     // The daemon may end with the first request before it sees the second.
     assert!((0..20).any(|_| is_overtaken()));
+}
+
+#[test]
+fn a_long_lease_that_is_being_made_is_no_lack_of_memory() {
+    let Some(running) = Running::new(24, settings(0)) else { return };
+    let tenant = running.reserve.page_cache().namespace("tenant").unwrap();
+    let page = vec![7; glebe::page_size().bytes().as_usize()];
+    for round in 0..5 {
+        // What a tenant wrote must be zeroed, which takes milliseconds.
+        (0..running.reserve.len().get()).for_each(|key| drop(tenant.put(round, key, &page)));
+        let clients = [Raw::greeted(&running), Raw::greeted(&running)];
+        clients[0].send(2, 0, Request::Lease(wish(12, Flags::default())));
+        let begin = Instant::now();
+        while running.reserve.stats().held == Pages::ZERO {
+            assert!(begin.elapsed() < PATIENCE, "round {round}: nothing is taken");
+        }
+        clients[1].send(2, 0, Request::Lease(wish(12, Flags::default())));
+        for answer in [1, 0].map(|client: usize| clients[client].answer()) {
+            assert!(matches!(answer, Some(Answer::Leased { .. })), "round {round}: {answer:?}");
+        }
+        drop(clients);
+        running.wait_until_all_is_back();
+    }
 }
 
 #[test]
