@@ -7,11 +7,11 @@ use std::sync::PoisonError;
 use super::pool::{Keeping, PoolLock};
 use super::Contig;
 use glebe_os::error::OsError;
-use glebe_os::internal::mapping::Bricks;
+use glebe_os::internal::mapping::{frames_of, Bricks};
 use glebe_os::internal::sync::StaticMutex;
 use glebe_os::internal::sys::memory::brick::Brick;
 use glebe_os::internal::sys::processes::atfork;
-use glebe_os::units::{Bytes, PageSize};
+use glebe_os::units::{Bytes, PageSize, Pfn};
 
 /// Returns the bricks of memory built with [`Options::bricks`](super::Options::bricks).
 #[must_use]
@@ -37,7 +37,7 @@ pub fn recast(
     page: PageSize,
     lens: impl Iterator<Item = Bytes>,
 ) -> Vec<Result<Brick, OsError>> {
-    // Made first, so that a lack of descriptors is known before pages are freed.
+    // Made first, so that pages are free for a short time only.
     let made = lens.map(|len| (len, Brick::new(len, page)));
     let mut made: Vec<(Bytes, Result<Brick, OsError>)> = made.collect();
     // Without the lock, the kernel may keep pages.
@@ -57,6 +57,43 @@ pub fn recast(
     }
     cuts.for_each(|(brick, nth)| brick.cut(nth));
     made.into_iter().map(|(_, new)| new).collect()
+}
+
+/// A brick with the frames of its pages, if they are visible.
+pub type Joined = (Brick, Vec<Option<Pfn>>);
+
+/// Moves the pages of `old` bricks into one new brick, as [`recast`] does, but ends at the first
+/// error. The caller has a share of [`Keeping`].
+///
+/// # Errors
+/// The kernel's refusal, with the number of `old` bricks that are still whole. The pages of the
+/// others are free then.
+pub fn join(old: &[Brick], page: PageSize) -> Result<Joined, (OsError, usize)> {
+    let len = Bytes::new(old.iter().map(|brick| brick.len().get()).sum());
+    let new = Brick::new(len, page).map_err(|why| (why, old.len()))?;
+    let mut whole = old.len();
+    match fill_from(old, &new, &mut whole).and_then(|()| frames_of(&new)) {
+        Ok(frames) => Ok((new, frames)),
+        Err(why) => {
+            cut(std::iter::once(&new));
+            Err((why, whole))
+        }
+    }
+}
+
+fn fill_from(old: &[Brick], new: &Brick, whole: &mut usize) -> Result<(), OsError> {
+    let mut place = new.len().pages_up(new.page()).get();
+    for (at, brick) in old.iter().enumerate().rev() {
+        *whole = at;
+        for nth in (0..brick.len().pages_up(new.page()).get()).rev() {
+            place -= 1;
+            in_turn(|| {
+                brick.cut(nth);
+                new.fill(place)
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Frees single pages of bricks, in their order. [`recast`] can fill their frames again later.

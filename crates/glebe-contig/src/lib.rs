@@ -411,7 +411,7 @@ pub use glebe_os::{error::OsError, extent, page_size, units};
 #[doc(hidden)]
 pub mod internal {
     pub use crate::blocks::glance::{glance, Glance};
-    pub use crate::bricks::{bricks, cut, punch, recast};
+    pub use crate::bricks::{bricks, cut, join, punch, recast};
     pub use crate::certificate::locate;
     pub use crate::explain::explain_on;
     pub use crate::frame_uses::FrameUses;

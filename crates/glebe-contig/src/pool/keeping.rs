@@ -4,13 +4,15 @@
 //! a thread can free pages at once, and another thread fills them again later.
 
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::{lower, Counter, PoolLock, Window};
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::StaticMutex;
-use glebe_os::internal::sys::machine::hugetlb::Pool;
+use glebe_os::internal::sys::files::file::check_writable;
+use glebe_os::internal::sys::machine::hugetlb::{Pool, ROOT};
 use glebe_os::internal::sys::processes::atfork;
 use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::PageSize;
@@ -37,9 +39,10 @@ impl Keeping {
     /// Returns a share, or `None` if this process may not change the pool.
     ///
     /// # Errors
-    /// If the lock cannot be had within `patience`; a counter that cannot be changed.
+    /// If the lock cannot be had within `patience`; a counter that cannot be changed; a lack of
+    /// descriptors or memory.
     pub fn of(page: PageSize, patience: Duration) -> Result<Option<Arc<Self>>, OsError> {
-        let Some(pool) = Pool::of(page).filter(Pool::is_writable) else { return Ok(None) };
+        let Some(pool) = changeable(page)? else { return Ok(None) };
         let fits = |it: &Arc<Self>| it.window.size == page && !it.guard.is_child();
         let begin = Instant::now();
         loop {
@@ -69,6 +72,17 @@ impl Keeping {
             keeping.pool.set_persistent(before.saturating_add(by))?;
         }
         Ok(keeping)
+    }
+}
+
+/// Returns `None` if the kernel has no such pool, or lets only others change it.
+fn changeable(page: PageSize) -> Result<Option<Pool>, OsError> {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let Some(pool) = Pool::find(Path::new(ROOT), page)? else { return Ok(None) };
+    match check_writable(&pool.path()) {
+        Ok(()) => Ok(Some(pool)),
+        Err(why) if matches!(why.kind(), PermissionDenied | ReadOnlyFilesystem) => Ok(None),
+        Err(why) => Err(why),
     }
 }
 

@@ -18,10 +18,10 @@ use super::memory::Memory;
 use super::owner::{pages_of, Request};
 use super::shared::Shared;
 use super::{Reserve, ReserveCore};
-use crate::contig::internal::{cut, punch, recast, Keeping};
+use crate::contig::internal::{cut, join, punch, recast, Keeping};
 use crate::contig::PoolLock;
 use glebe_os::extent::Extent;
-use glebe_os::internal::mapping::{frames_of, BrickSize};
+use glebe_os::internal::mapping::BrickSize;
 use glebe_os::internal::sys::memory::brick::Brick;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{PageSize, Pages, Pfn};
@@ -173,20 +173,43 @@ impl ClosedBlock {
     /// Moves the memory into one file, which takes as long as zeroing it.
     ///
     /// # Errors
-    /// If the kernel refuses the file, or another process took pages of the pool. The block is then
-    /// given back.
-    pub fn of_one_file(mut self) -> Result<Self, ReserveError> {
-        let Some(page) = self.bricks.first().map(Brick::page) else { return Ok(self) };
-        self.is_given = true;
-        let len = self.pages().bytes(page_size());
-        let whole = recast(&self.bricks, page, std::iter::once(len));
-        self.bricks = whole.into_iter().collect::<Result<_, _>>()?;
-        let frames = self.bricks.first().map(frames_of).transpose()?.unwrap_or_default();
-        let mut frames = frames.into_iter();
-        for frame in self.places.iter_mut().flat_map(|place| &mut place.frames) {
-            *frame = frames.next().flatten();
+    /// If the kernel refuses the file, or another process took a page of the pool. The error has
+    /// the block in two parts to give back: bricks that nothing happened to, and bricks that were
+    /// cut. The second keeps the pages of its bricks in the pool.
+    pub fn of_one_file(mut self) -> Result<Self, (ReserveError, Vec<Self>)> {
+        let [first, _, ..] = &self.bricks[..] else { return Ok(self) };
+        let page = first.page();
+        // Without the lock, the kernel may take cut pages out of the pool.
+        let keeping = match Keeping::of(page, PoolLock::PATIENCE) {
+            Ok(keeping) => keeping,
+            Err(why) => return Err((why.into(), vec![self])),
+        };
+        match join(&self.bricks, page) {
+            Ok((brick, frames)) => {
+                (self.bricks, self.is_given) = (vec![brick], true);
+                let mut frames = frames.into_iter();
+                for frame in self.places.iter_mut().flat_map(|place| &mut place.frames) {
+                    *frame = frames.next().flatten();
+                }
+                Ok(self)
+            }
+            Err((why, whole)) => {
+                let mut cut = self.split_off(whole);
+                (cut.is_given, cut.keeping) = (true, keeping);
+                Err((why.into(), vec![self, cut]))
+            }
         }
-        Ok(self)
+    }
+
+    /// Leaves the first bricks in this block. Returns the others.
+    fn split_off(&mut self, first: usize) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            places: self.places.split_off(first),
+            bricks: self.bricks.split_off(first),
+            is_given: self.is_given,
+            keeping: self.keeping.clone(),
+        }
     }
 
     /// Joins blocks of one reserve, in their order.
@@ -348,15 +371,15 @@ impl ReserveCore {
                 false => kept.extend(places.zip(bricks.into_iter().map(Some))),
             }
         }
+        // Bricks of other frames, held so that the pool hands out what it got before them.
+        let mut aside = Vec::new();
+        let mut closed = self.put_back(memory, (kept, true), &mut aside);
         // Bricks of other frames are freed at the end, when the pool may still keep them.
         let _keeping = (!old.is_empty()).then(|| Keeping::of(page, PoolLock::PATIENCE));
         let lens = given.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
-        let mut new = recast(&old, page, lens).into_iter();
+        let new = recast(&old, page, lens).into_iter().map(Result::ok);
         drop(old);
-        kept.extend(given.into_iter().map(|pages| (pages, new.next().and_then(Result::ok))));
-        // Bricks of other frames, held so that the pool hands out what it got before them.
-        let mut aside = Vec::new();
-        let mut closed = self.put_back(memory, kept, &mut aside);
+        closed.extend(self.put_back(memory, (given.into_iter().zip(new), false), &mut aside));
         for _ in 0..TRIES {
             if closed.is_empty() {
                 break;
@@ -366,18 +389,18 @@ impl ReserveCore {
             free_frames_of(memory, &closed, &mut aside);
             let lens = closed.iter().map(|pages| Pages::new(pages.len()).bytes(page_size()));
             let new = recast(&[], page, lens).into_iter().map(Result::ok);
-            closed = self.put_back(memory, closed.into_iter().zip(new), &mut aside);
+            closed = self.put_back(memory, (closed.into_iter().zip(new), false), &mut aside);
         }
         drop((aside, of_cuts));
         closed
     }
 
-    /// Opens pages with new bricks of their frames. Puts bricks of other frames `aside`, and
-    /// returns the pages that remain closed.
+    /// Opens pages with their own bricks, or with new ones of their frames. Puts bricks of other
+    /// frames `aside`, and returns the pages that remain closed.
     fn put_back(
         &self,
         memory: &Memory,
-        all: impl IntoIterator<Item = (Extent, Option<Brick>)>,
+        (all, are_same): (impl IntoIterator<Item = (Extent, Option<Brick>)>, bool),
         aside: &mut Vec<Odd>,
     ) -> Vec<Extent> {
         let open = |pages| {
@@ -386,7 +409,7 @@ impl ReserveCore {
         };
         let mut closed = Vec::new();
         for (pages, brick) in all {
-            match brick.map(|brick| memory.put_in(pages, brick)) {
+            match brick.map(|brick| memory.put_in(pages, brick, are_same)) {
                 Some(Ok(None)) => open(pages),
                 Some(Ok(Some(odd))) => {
                     aside.push(odd);
@@ -399,7 +422,7 @@ impl ReserveCore {
             let is_here = |odd: &Odd| odd.frames == memory.frames(*pages, odd.brick.page());
             let found = aside.iter().position(is_here).map(|at| aside.swap_remove(at).brick);
             let is_back =
-                found.is_some_and(|brick| matches!(memory.put_in(*pages, brick), Ok(None)));
+                found.is_some_and(|brick| matches!(memory.put_in(*pages, brick, false), Ok(None)));
             if is_back {
                 open(*pages);
             }

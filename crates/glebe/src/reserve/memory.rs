@@ -314,11 +314,19 @@ impl Memory {
     }
 
     /// Maps a brick at `pages`, from where one was taken out. Returns a brick that does not have
-    /// that one's frames.
-    pub(super) fn put_in(&self, pages: Extent, brick: Brick) -> Result<Option<Odd>, OsError> {
+    /// that one's frames. The same brick counts as unmoved if the kernel does not tell its frames.
+    pub(super) fn put_in(
+        &self,
+        pages: Extent,
+        brick: Brick,
+        is_same: bool,
+    ) -> Result<Option<Odd>, OsError> {
         let (at, page) = (bytes(pages.start()), brick.page());
         self.window.show(at, &brick)?;
-        let frames = self.window.frames(at, brick.len(), page)?;
+        let frames = match self.window.frames(at, brick.len(), page) {
+            Err(_) if is_same => Vec::new(),
+            told => told?,
+        };
         let was = self.frames(pages, page);
         let moved =
             |(is, was): (&Option<Pfn>, &Option<Pfn>)| is.is_some() && was.is_some() && is != was;

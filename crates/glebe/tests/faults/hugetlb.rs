@@ -4,20 +4,23 @@
 //! The only unsafe call locks an open descriptor.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::Reserve;
-use glebe::units::{Bytes, Pages};
+use glebe::internal::sys::fault::{Fault, Lasting};
+use glebe::internal::ClosedBlock;
+use glebe::reserve::{Request, Reserve};
+use glebe::units::{Bytes, PageSize, Pages};
 use glebe_testing::alone;
 use glebe_testing::time::is_long;
 
 use crate::foreign::ForeignPages;
 use crate::pool::Machine;
 use crate::reserve::{live, GRANULE, LEN, ONE};
-use crate::walk::{walk_all, walk_once, walk_some};
+use crate::walk::{walk_all, walk_once, walk_some, with_fault};
 use crate::{resized, scrambled};
 
 /// Number of faults in a short test, because a body that searches memory takes up to 0.2 s.
@@ -125,6 +128,44 @@ fn a_file_of_pages_that_are_moved() {
         true => walk_all(Some(&turn.machine), name, searched),
         false => walk_some(Some(&turn.machine), name, SEARCHED, searched),
     }
+}
+
+#[test]
+fn a_block_that_becomes_no_file_comes_back_whole() {
+    alone!();
+    let Some(turn) = Turn::take() else { return };
+    for brick in [GRANULE, Bytes::new(2 * GRANULE.get())] {
+        let memory = Contig::options().bricks_of(PageSize::new(brick.get()).unwrap());
+        let len = Bytes::new(4 * brick.get());
+        let reserve = Reserve::options().memory(memory).build(len).unwrap();
+        let whole = len.pages_down(glebe::page_size());
+        let (mut nth, mut errors) = (0, 0);
+        loop {
+            nth += 1;
+            let block = ClosedBlock::of(&reserve, Request::new(whole).any()).unwrap();
+            let block = RefCell::new(Some(block));
+            let life = || {
+                let made = block.take().expect("a block").of_one_file();
+                let made = made.map_err(|(why, parts)| {
+                    assert_eq!(ClosedBlock::reopen(parts).count(), Pages::ZERO, "call {nth}");
+                    why
+                })?;
+                block.replace(Some(made));
+                Ok(())
+            };
+            let (met, outcome) =
+                with_fault(&life, Fault { nth, choice: 0, lasting: Lasting::Once });
+            errors += u32::from(outcome.is_err());
+            drop(block);
+            assert_eq!((reserve.len(), reserve.stats().held), (whole, Pages::ZERO), "{met:?}");
+            if met.refused.is_empty() {
+                break;
+            }
+        }
+        println!("bricks of {brick}: {nth} calls, {errors} errors");
+        assert!(errors > 8, "a fill of each page, and a lack of descriptors");
+    }
+    drop(turn);
 }
 
 #[test]

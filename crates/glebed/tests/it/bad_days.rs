@@ -1,16 +1,22 @@
 //! Tests clients that break rules, and the daemon's end.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use glebe::units::{Bytes, Pages};
+use glebe::internal::mapping::{Mapping, Visibility};
+use glebe::units::{Bytes, PageSize, Pages};
 use glebe_lease::socket::Packets;
 use glebe_lease::wire::{Answer, Flags, Message, Name, Request};
 use glebe_lease::{Client, LeaseError};
+use glebe_testing::alone;
 use glebe_testing::time::wait_until;
 use glebed::{Daemon, Settings};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use super::running::{brick, settings, wish, Running, ONE_FILE, PATIENCE, REVOCABLE};
+
+const PAGE: PageSize = PageSize::new(2 << 20).unwrap();
 
 struct Raw(Packets);
 
@@ -224,6 +230,60 @@ fn a_long_lease_that_is_being_made_is_no_lack_of_memory() {
         drop(clients);
         running.wait_until_all_is_back();
     }
+}
+
+#[test]
+fn a_page_that_is_stolen_while_a_file_is_made_is_counted_and_replaced() {
+    let Some(running) = Running::new(8, settings(0)) else { return };
+    let (client, len) = (running.client(), running.reserve.len());
+    let begin = Instant::now();
+    let stolen = loop {
+        let is_made = AtomicBool::new(false);
+        let stolen = std::thread::scope(|scope| {
+            let thief = scope.spawn(|| {
+                while !is_made.load(Ordering::Acquire) {
+                    if let Ok(page) = Mapping::hugetlb(PAGE.bytes(), PAGE, Visibility::PRIVATE) {
+                        return Some(page);
+                    }
+                }
+                None
+            });
+            let lease = client.lease(wish(8, ONE_FILE));
+            is_made.store(true, Ordering::Release);
+            let stolen = thief.join().unwrap();
+            assert!(lease.is_ok() || stolen.is_some(), "{lease:?}");
+            stolen
+        });
+        running.wait_until_all_is_back();
+        match stolen {
+            Some(page) => break page,
+            None if begin.elapsed() > PATIENCE => return println!("skipped: no page was stolen"),
+            None => {}
+        }
+    };
+    let is_whole = || running.reserve.len() == len;
+    wait_until("the stolen page is replaced", PATIENCE, is_whole);
+    let lost = format!("glebe_lease_lost_bytes_total {}\n", brick());
+    let stats = client.stats().unwrap();
+    assert!(stats.contains(&lost), "only one brick is lost: {stats}");
+    drop(stolen);
+}
+
+#[test]
+fn a_lack_of_descriptors_for_a_file_costs_no_memory() {
+    alone!();
+    let Some(running) = Running::new(8, settings(0)) else { return };
+    let len = running.reserve.len();
+    let raw = Raw::greeted(&running);
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();
+    raw.send(2, 0, Request::Lease(wish(8, ONE_FILE)));
+    let answer = raw.answer();
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert!(matches!(answer, Some(Answer::Refused { .. })), "{answer:?}");
+    running.wait_until_all_is_back();
+    assert_eq!(running.reserve.len(), len);
+    drop(running.client().lease(wish(8, ONE_FILE)).unwrap());
 }
 
 #[test]
