@@ -4,6 +4,7 @@
 //! the block's pages elsewhere before it takes the block off line. Source:
 //! admin-guide/mm/memory-hotplug.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -156,9 +157,12 @@ impl MemoryBlocks {
         };
         // For a block off line, the file lists zones that the block could join.
         let zone = match state {
-            BlockState::Online => {
-                Zone::named(file::text(self.dir(number).join("valid_zones"))?.trim())
-            }
+            BlockState::Online => match file::text(self.dir(number).join("valid_zones")) {
+                Ok(zones) => Zone::named(zones.trim()),
+                // A kernel that cannot take memory off line has no such file.
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            },
             _ => None,
         };
         Ok(MemoryBlock { number, state, zone, node: self.node(number, nodes) })
