@@ -202,7 +202,8 @@ impl Options {
         Self { grow_pool: Some(grow), ..self }
     }
 
-    /// Sets how long `build` waits for the [`PoolLock`] (default: [`PoolLock::PATIENCE`]).
+    /// Sets how long `build` waits for the [`PoolLock`] (default: [`PoolLock::PATIENCE`], in a
+    /// search at most the rest of [`Options::search_time`]).
     pub fn lock_patience(self, patience: Duration) -> Self {
         Self { lock_patience: Some(patience), ..self }
     }
@@ -255,9 +256,13 @@ impl Options {
         self.began?.checked_add(self.search_time?)
     }
 
-    /// Returns the rest of the time that the caller set for the search.
-    pub(super) fn search_time_left(&self) -> Option<Duration> {
-        Some(self.search_time?.saturating_sub(self.began?.elapsed()))
+    /// Returns how long a search waits for the lock: by default at most the rest of its time.
+    pub(super) fn patience_in_search(&self) -> Duration {
+        let left = |time: Duration| Some(time.saturating_sub(self.began?.elapsed()));
+        match (self.lock_patience, self.search_time.and_then(left)) {
+            (None, Some(left)) => left.min(PoolLock::PATIENCE),
+            _ => self.patience(),
+        }
     }
 
     pub(super) fn is_too_late(&self) -> bool {

@@ -53,13 +53,14 @@ impl State {
         if !private.is_offered {
             return Ok(());
         }
-        match private.lease.keep() {
-            Ok(()) => private.is_offered = false,
+        let kept = private.lease.keep();
+        private.is_offered = kept.is_err();
+        // A daemon that answers again may be asked for memory again.
+        self.is_silent = matches!(kept, Err(LeaseError::Silent { .. }));
+        match kept {
+            Ok(()) => {}
             Err(LeaseError::Refused { errno: ENOENT, .. }) => return self.replace(number),
-            Err(LeaseError::Silent { .. }) => {
-                self.is_silent = true;
-                return Err(EAGAIN);
-            }
+            Err(LeaseError::Silent { .. }) => return Err(EAGAIN),
             Err(_) => return Err(EIO),
         }
         Ok(())

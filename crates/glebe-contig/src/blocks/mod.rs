@@ -168,12 +168,7 @@ impl Call<'_> {
     /// Evacuates blocks and takes their pages into the pool. `None` asks for another attempt.
     fn evacuate(&mut self, len: Bytes) -> Result<Option<(Vec<u64>, draw::Drawn)>, Error> {
         let (options, builder) = (self.options, &mut self.builder);
-        let left = options.search_time_left();
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(Error::NoBlocks { why: "the search time is over".to_owned() });
-        }
-        let patience = left.map_or(options.patience(), |left| left.min(options.patience()));
-        let mut work = BlockWork::begin(&options.place, patience)?;
+        let mut work = BlockWork::begin(&options.place, options.patience_in_search())?;
         builder.notes.append(&mut work.notes);
         let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
         let of = match options.source {

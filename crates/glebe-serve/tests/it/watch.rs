@@ -197,17 +197,20 @@ fn each_evicted_item_has_a_line() {
     });
     let mut client = server.connect();
     let (small, value) = ("x".repeat(500), "y".repeat(50_000));
+    // A slow watcher would lose lines.
+    let keep_pace = |client: &mut TcpStream| {
+        let evicted = stat(client, "evictions");
+        // Of an item whose pages were lost there is no line.
+        let is_read = || seen.load(Ordering::Relaxed) + 1000 >= evicted || watch.is_finished();
+        wait_until("the lines are read", Duration::from_secs(20), is_read);
+    };
     for n in 0..30_000 {
         dialogue(&mut client, &format!("set small{n} 0 0 500\n{small}\n"), "STORED\n");
         if n % 100 == 0 {
             dialogue(&mut client, &format!("set large{n} 0 0 50000\n{value}\n"), "STORED\n");
         }
         if n % 1000 == 0 {
-            // A slow watcher would lose lines.
-            let evicted = stat(&mut client, "evictions");
-            // Of an item whose pages were lost there is no line.
-            let is_read = || seen.load(Ordering::Relaxed) + 1000 >= evicted || watch.is_finished();
-            wait_until("the lines are read", Duration::from_secs(20), is_read);
+            keep_pace(&mut client);
         }
     }
     assert_eq!(stat(&mut client, "log_watcher_skipped"), 0);
@@ -217,6 +220,9 @@ fn each_evicted_item_has_a_line() {
             break;
         }
         dialogue(&mut client, &format!("set end{n} 0 0 500\n{small}\n"), "STORED\n");
+        if n % 1000 == 0 {
+            keep_pace(&mut client);
+        }
     }
     let (keys, large) = watch.join().expect("right lines");
     assert!(evicted > 10_000 && large > 10, "{evicted} and {large}");
