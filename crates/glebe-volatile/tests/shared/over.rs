@@ -119,6 +119,8 @@ fn what_only_this_program_knows_nobody_adopts() {
 
 #[test]
 fn other_memory_is_refused() {
+    // Another thread could map something where a page is gone.
+    glebe_testing::alone!();
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let unsuitable = |memory: &Mapped| match memory.over().unwrap_err() {
         Error::Unsuitable(refusal) => refusal,
