@@ -9,10 +9,10 @@
 
 use std::ops::Range;
 
-use glebe_os::internal::sys::errno::EACCES;
+use glebe_os::internal::sys::errno::{EACCES, EFAULT};
 use glebe_os::internal::sys::memory::direct::{
-    self, Answer, MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_REMOVE,
-    PROT_READ, PROT_WRITE,
+    self, Answer, MADV_DOFORK, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED,
+    MADV_POPULATE_READ, MADV_REMOVE, PROT_READ, PROT_WRITE,
 };
 
 use crate::entry::default_page;
@@ -83,6 +83,22 @@ fn zero(state: &mut State, range: Range<usize>, is_chosen: impl Fn(&Piece) -> bo
             }
         }
     });
+}
+
+/// Returns true if a touch of a piece would raise SIGBUS.
+pub(crate) fn lacks_pages(start: usize, piece: &Piece) -> bool {
+    let is_readable = piece.prot & PROT_READ != 0;
+    // SAFETY: the piece is mapped, and the calls change no bytes.
+    unsafe {
+        if !is_readable && direct::mprotect(start, piece.len, PROT_READ).is_err() {
+            return false;
+        }
+        let answer = direct::madvise(start, piece.len, MADV_POPULATE_READ);
+        if !is_readable {
+            let _ = direct::mprotect(start, piece.len, piece.prot);
+        }
+        answer == Err(EFAULT)
+    }
 }
 
 /// # Safety

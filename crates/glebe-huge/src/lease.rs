@@ -46,7 +46,7 @@ impl State {
         mapped.map_err(|error| {
             if matches!(error, LeaseError::Silent { .. }) {
                 self.is_silent = true;
-                // What the daemon grants later ends with the connection.
+                // A late grant ends with this connection, once its older leases have ended.
                 self.client = None;
             }
             error.to_string()

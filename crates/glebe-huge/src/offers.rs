@@ -7,6 +7,7 @@ use glebe_lease::LeaseError;
 use glebe_os::internal::sys::errno::{EAGAIN, EDQUOT, EINVAL, EIO, ENOENT, EOPNOTSUPP};
 use glebe_os::internal::sys::memory::direct::Answer;
 
+use crate::advise::lacks_pages;
 use crate::lease::Request;
 use crate::place::{Place, Spot};
 use crate::state::{locked, Holding, Private, State};
@@ -67,15 +68,23 @@ impl State {
     }
 
     /// Keeps the offered mappings in a range, because this library is about to touch them. Waits
-    /// once for a silent daemon. A later call asks again, because the daemon may have gone on and
-    /// taken something.
+    /// only once for a silent daemon. The kernel then tells which mappings the daemon has taken.
     pub(crate) fn keep_in(&mut self, range: Range<usize>) {
         let all: BTreeSet<u64> = self.pieces.in_range(range).map(|it| it.holding).collect();
+        let mut is_silent = false;
         for number in all {
-            if self.keep(number) == Err(EAGAIN) {
-                break;
+            is_silent = is_silent || self.keep(number) == Err(EAGAIN);
+            if is_silent && self.is_taken(number) {
+                let _ = self.replace(number);
             }
         }
+    }
+
+    /// Returns true if a touch of an offered mapping would raise SIGBUS.
+    fn is_taken(&mut self, number: u64) -> bool {
+        let is_offered = self.private_of(number).is_ok_and(|private| private.is_offered);
+        let mut pieces = self.pieces.all().filter(|(_, piece)| piece.holding == number);
+        is_offered && pieces.any(|(start, piece)| lacks_pages(start, &piece))
     }
 
     /// Returns the holdings in the range.

@@ -63,7 +63,8 @@ pub(crate) enum Source {
 pub(crate) struct State {
     pub(crate) settings: Settings,
     pub(crate) pieces: Pieces,
-    /// What the daemon took and zeroed memory replaced, until the program learns it.
+    /// Ranges that the daemon took, and that are zeroed memory now. `glebe_huge_keep` tells the
+    /// program of them once.
     pub(crate) lost: Pieces,
     pub(crate) holdings: BTreeMap<u64, Holding>,
     pub(crate) last: u64,

@@ -611,7 +611,35 @@ static void silent_fork(void)
         CHECK(glebe_huge_keep(all[nth], PAGE) == 0 && all_are(all[nth], 1, 7));
 }
 
-/* What the daemon grants too late goes back at once. */
+/* A silent daemon may have taken memory before. A fork finds out without it. */
+static void silent_taken(void)
+{
+    char *all[4];
+    for (int nth = 0; nth < 4; nth++) {
+        all[nth] = must(map(NULL, 2, BOTH, MAP_PRIVATE));
+        CHECK(glebe_huge_offer(all[nth], 2 * PAGE) == 0);
+        CHECK(mprotect(all[nth], 2 * PAGE, nth % 2 ? BOTH : PROT_NONE) == 0);
+    }
+    say("offered");
+    wait_for_word();
+    stop_daemon();
+    pid_t child = fork();
+    if (child == 0) {
+        for (int nth = 0; nth < 4; nth++) {
+            CHECK(mprotect(all[nth], 2 * PAGE, BOTH) == 0);
+            CHECK(all_are(all[nth], 2, 0));
+        }
+        _exit(failures);
+    }
+    CHECK(kill(getppid(), SIGCONT) == 0);
+    CHECK(status_of(child) == 0);
+    int lost = 0;
+    for (int nth = 0; nth < 4; nth++)
+        lost += glebe_huge_keep(all[nth], 2 * PAGE);
+    printf("lost: %d\n", lost);
+}
+
+/* Memory that the daemon grants too late goes back at once. */
 static void silent_map(void)
 {
     char *memory = must(map(NULL, 1, BOTH, MAP_PRIVATE));
@@ -688,6 +716,7 @@ int main(int count, char **words)
         {"wrong", wrong},             {"told_late", told_late},
         {"told_elsewhere", told_elsewhere}, {"restarted", restarted},
         {"silent_fork", silent_fork}, {"silent_map", silent_map},
+        {"silent_taken", silent_taken},
     };
     const char *wanted = count > 1 ? words[1] : "";
     for (size_t nth = 0; nth < sizeof cases / sizeof *cases; nth++)

@@ -94,14 +94,14 @@ impl Drop for HeldBlocks {
             return;
         }
         match BlockWork::begin(&self.place, LOCK_PATIENCE) {
-            Ok(mut work) => _ = work.give_back_own(&self.blocks),
+            Ok(mut work) => work.give_back_own(&self.blocks),
             Err(_) => leave(&self.blocks),
         }
     }
 }
 
-/// Blocks that a drop could not give back, because another process held the lock for too long. The
-/// next work of this process gives them back.
+/// Blocks that could not be given back, for instance because another process held the lock for too
+/// long. The next work of this process gives them back.
 static LEFT: StaticMutex<Vec<(ForkGuard, u64)>> = StaticMutex::new(Vec::new());
 
 fn with_left<T>(work: impl FnOnce(&mut Vec<(ForkGuard, u64)>) -> T) -> T {

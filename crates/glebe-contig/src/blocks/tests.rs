@@ -21,6 +21,11 @@ fn wanted<'a>(own: &'a [u64], stuck: &'a [u64], of: Whose) -> Wanted<'a> {
     Wanted { len: Bytes::new(1), nodes: &[], own, stuck, of }
 }
 
+fn this_process() -> Owner {
+    let work = begin().unwrap();
+    work.book.this_process(&work.lock).unwrap()
+}
+
 /// A block that can be evacuated.
 struct Good {
     block: u64,
@@ -107,10 +112,7 @@ fn a_movable_block_of_an_ended_process_is_the_kernels_again() {
 #[test]
 fn a_block_of_a_living_process_stays_movable_and_comes_back_on_line() {
     let Some(good) = Good::new() else { return };
-    let this = {
-        let work = begin().unwrap();
-        work.book.this_process(&work.lock).unwrap()
-    };
+    let this = this_process();
     if good.leave(this, true) {
         let work = begin().unwrap();
         let (state, zone, line) = good.seen(&work);
@@ -243,10 +245,7 @@ fn a_block_that_holds_pages_of_a_pool_is_no_slack() {
 #[test]
 fn a_block_stays_if_others_took_pages_of_it_since_it_was_chosen() {
     let Some(good) = Good::new() else { return };
-    let this = {
-        let work = begin().unwrap();
-        work.book.this_process(&work.lock).unwrap()
-    };
+    let this = this_process();
     if !good.leave(this, true) {
         return;
     }
@@ -269,10 +268,7 @@ fn a_block_stays_if_others_took_pages_of_it_since_it_was_chosen() {
 #[test]
 fn a_block_that_a_drop_could_not_give_back_goes_with_the_next_work() {
     let Some(good) = Good::new() else { return };
-    let this = {
-        let work = begin().unwrap();
-        work.book.this_process(&work.lock).unwrap()
-    };
+    let this = this_process();
     if good.leave(this, true) {
         leave(&[good.block]);
         let work = begin().unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::choose::{Candidate, Disturbs};
 use super::owner::Book;
 use super::record::{Line, Owner};
-use super::{take_left, BLOCK_PATIENCE};
+use super::{leave, take_left, BLOCK_PATIENCE};
 use crate::pool::{Place, PoolLock};
 use crate::Error;
 use glebe_os::error::OsError;
@@ -55,7 +55,7 @@ impl BlockWork {
         let surplus_patience = SURPLUS_PATIENCE;
         let mut work = Self { lock, blocks, book, frames, notes, surplus_patience };
         work.mend()?;
-        let _ = work.give_back_own(&take_left());
+        work.give_back_own(&take_left());
         Ok(work)
     }
 
@@ -193,19 +193,21 @@ impl BlockWork {
     }
 
     /// Gives back those of `numbers` that this process or nobody owns, as a mended block may have
-    /// another owner now.
-    pub fn give_back_own(&mut self, numbers: &[u64]) -> Result<(), Error> {
+    /// another owner now. Blocks that stay this process's are left for its next work.
+    pub fn give_back_own(&mut self, numbers: &[u64]) {
         if numbers.is_empty() {
-            return Ok(());
+            return;
         }
-        let this = self.book.this_process(&self.lock)?;
+        let Ok(this) = self.book.this_process(&self.lock) else { return leave(numbers) };
         for number in numbers {
-            let owner = self.book.of(*number).map(|line| line.owner);
-            if owner == Some(Owner::Nobody) || owner == Some(this) {
+            let owner = |book: &Book| book.of(*number).map(|line| line.owner);
+            if [Some(Owner::Nobody), Some(this)].contains(&owner(&self.book)) {
                 let _ = self.give_back(*number);
+                if owner(&self.book) == Some(this) {
+                    leave(&[*number]);
+                }
             }
         }
-        Ok(())
     }
 
     /// On failure, the block stays the bank's.
@@ -221,9 +223,14 @@ impl BlockWork {
     fn pages_of_pools(&mut self, number: u64) -> Result<u64, Error> {
         let begin = Instant::now();
         let mut pages = self.look(number, true)?.pool;
-        while pages > 0 && has_surplus() && begin.elapsed() < self.surplus_patience {
+        while pages > 0 {
+            // Asked first, because the last surplus page may leave before the next look.
+            let may_leave = has_surplus() && begin.elapsed() < self.surplus_patience;
             thread::sleep(PAUSE);
             pages = self.look(number, true)?.pool;
+            if !may_leave {
+                break;
+            }
         }
         self.surplus_patience = self.surplus_patience.saturating_sub(begin.elapsed());
         Ok(pages)

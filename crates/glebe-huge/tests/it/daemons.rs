@@ -36,7 +36,7 @@ fn the_descriptor_of_an_ended_connection_is_the_programs_again() {
 
 #[test]
 fn a_fork_waits_only_once_for_a_silent_daemon() {
-    // The case stops this process.
+    // The case stops the daemon, which is in this process.
     glebe_testing::alone!();
     let Some(running) = Running::new("traps.c", BRICKS, Settings::default()) else { return };
     running.holds("silent_fork", "revocable");

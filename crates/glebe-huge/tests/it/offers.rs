@@ -122,6 +122,18 @@ fn a_program_learns_of_what_was_taken_also_after_a_fork() {
 }
 
 #[test]
+fn a_fork_beside_a_silent_daemon_does_not_touch_memory_that_was_taken() {
+    // The case stops the daemon, which is in this process.
+    glebe_testing::alone!();
+    let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
+    let offering = Offering::of(&running, "silent_taken");
+    let lease = leased(&running, 12).expect("some of what was offered");
+    assert_eq!(offering.keep(), "lost: 2\n");
+    drop(lease);
+    running.wait_until_all_is_back();
+}
+
+#[test]
 fn without_the_users_word_nothing_can_be_offered() {
     let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     let output = running.command("offered", "").output().unwrap();

@@ -215,7 +215,7 @@ fn a_long_lease_that_is_being_made_is_no_lack_of_memory() {
     let tenant = running.reserve.page_cache().namespace("tenant").unwrap();
     let page = vec![7; glebe::page_size().bytes().as_usize()];
     for round in 0..5 {
-        // What a tenant wrote must be zeroed, which takes milliseconds.
+        // A tenant's bytes must be zeroed first, which takes milliseconds.
         (0..running.reserve.len().get()).for_each(|key| drop(tenant.put(round, key, &page)));
         let clients = [Raw::greeted(&running), Raw::greeted(&running)];
         clients[0].send(2, 0, Request::Lease(wish(12, Flags::default())));

@@ -69,7 +69,7 @@ fn assert_told(words: &[&str], said: &str, told: &str) {
 
 #[test]
 fn free_pages_of_the_pool_are_used_first() {
-    // What the program unmapped is free. The daemon lends two pages more for the last call.
+    // Unmapped pages are free. The daemon lends two pages more for the last call.
     let told = "8 MiB of huge pages leased in 2 calls; 1 call found free pages in the pool";
     assert_told(&["u4", "u4", "m8"], "u4\nu4\nm8\n", told);
 }
