@@ -84,7 +84,7 @@ fn check(region: &Region, round: u64) {
 
 #[test]
 fn what_was_written_is_read_whatever_left_meanwhile() {
-    for budget in [1, 2, 16, 100] {
+    for budget in [4, 5, 16, 100] {
         both(200, budget, |region| {
             check_zeros(region);
             for round in 1..4 {
@@ -95,6 +95,34 @@ fn what_was_written_is_read_whatever_left_meanwhile() {
             let stats = region.stats();
             assert!(stats.evicted > 300 && stats.came_over_pages == 0, "{stats}");
             assert!(stats.charged <= stats.budget, "{stats}");
+        });
+    }
+}
+
+/// Moves one word by one instruction.
+fn move_word(from: *const u64, to: *mut u64) {
+    // SAFETY: both words are in a live region.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::asm!("movsq", inout("rsi") from => _, inout("rdi") to => _);
+        #[cfg(not(target_arch = "x86_64"))]
+        to.write_unaligned(from.read_unaligned());
+    }
+}
+
+#[test]
+fn an_instruction_that_needs_four_pages_ends_with_the_least_budget() {
+    for (budget, pinned) in [(4, 0), (16, 12)] {
+        both(64, budget, |region| {
+            let pins = region.resident(pages(0), pages(pinned)).unwrap();
+            let word =
+                |page_at: usize| region.as_ptr().wrapping_add(page_at * page() - 4).cast::<u64>();
+            for at in (16..60).step_by(4) {
+                store(region, at as u64 * (page() as u64 / 8), 7);
+                move_word(word(at), word(at + 2));
+                assert_eq!(load(region, (at + 2) as u64 * (page() as u64 / 8)), 7);
+            }
+            drop(pins);
         });
     }
 }
@@ -170,19 +198,19 @@ fn what_is_resident_stays_and_is_nobody_elses() {
         assert_eq!((kept[5], before.pinned), (77, Pages::new(4)));
         assert!(matches!(region.resident(pages(6), pages(2)), Err(SwapError::Pinned)));
         assert!(matches!(region.write_at(pages(4), &[1]), Err(SwapError::Pinned)));
-        assert!(matches!(region.resident(pages(20), pages(11)), Err(SwapError::Budget { .. })));
+        assert!(matches!(region.resident(pages(20), pages(9)), Err(SwapError::Budget { .. })));
         assert!(matches!(
-            region.set_budget(pages(3)),
+            region.set_budget(pages(7)),
             Err(SwapError::BudgetBelowPinned { pinned, .. }) if pinned == pages(4)
         ));
         assert_eq!(region.budget(), pages(16));
         drop(kept);
-        let again = region.resident(pages(3), pages(14)).unwrap();
+        let again = region.resident(pages(3), pages(12)).unwrap();
         assert_eq!(again[5], 77);
         drop(again);
-        region.set_budget(pages(3)).unwrap();
+        region.set_budget(pages(4)).unwrap();
         check_from(region, 7);
-        assert!(region.stats().charged <= Pages::new(3));
+        assert!(region.stats().charged <= Pages::new(4));
         assert_eq!(region.stats().pinned, Pages::new(0));
     });
 }
@@ -290,7 +318,7 @@ fn what_cannot_be_is_refused_with_the_limit() {
     for len in [0, pages(1 << 31).get() + 1, u64::MAX] {
         assert!(matches!(made(len, 1 << 20), Err(SwapError::Capacity { .. })), "{len}");
     }
-    assert!(matches!(made(1 << 20, page() as u64 - 1), Err(SwapError::NoBudget { .. })));
+    assert!(matches!(made(1 << 20, 4 * page() as u64 - 1), Err(SwapError::NoBudget { .. })));
     let Some(region) = region_of(Store::options(), 4, 64) else { return };
     let end = region.len();
     for (offset, len) in [(end, 1), (Bytes::ZERO, end.get() + 1), (Bytes::new(u64::MAX), 2)] {

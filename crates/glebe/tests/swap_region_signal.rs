@@ -136,7 +136,7 @@ fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
     // Replaces glebe's handler by one that perhaps does not call glebe's.
     let glebes = set_action(&mine);
     assert!(matches!(region.arm_thread(), Err(SwapError::HandlerCovered)));
-    let made = Store::options().build_region(page, page);
+    let made = Store::options().build_region(page, Bytes::mib(1));
     assert!(matches!(made, Err(SwapError::HandlerCovered)), "{made:?}");
     set_action(&glebes);
     region.arm_thread().unwrap();

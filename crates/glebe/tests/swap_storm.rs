@@ -415,7 +415,7 @@ fn be_a_user(dir: &Path) {
 }
 
 fn has_regions() -> bool {
-    Store::options().build_region(pages(1), pages(1)).is_ok()
+    Store::options().build_region(pages(1), pages(4)).is_ok()
 }
 
 fn files_of(process: u32, dir: &Path) -> (u64, u64) {

@@ -225,7 +225,7 @@ impl Server {
         if let Some(every) = self.settings.pulse.filter(|_| self.pulse.is_some_and(|at| at <= now))
         {
             self.pulse = Some(now + every);
-            let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
+            self.store.show_life();
         }
     }
 

@@ -157,6 +157,11 @@ impl Store {
         }
     }
 
+    /// Tells the service manager that the daemon works. A busy one hears the next call.
+    pub(crate) fn show_life(&self) {
+        let _ = self.send("WATCHDOG=1\n", &[]);
+    }
+
     /// Fails if the service manager is busy, because clients must not wait for it.
     fn send(&self, text: &str, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let Some(path) = &self.manager else { return Ok(()) };

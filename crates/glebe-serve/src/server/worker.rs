@@ -125,7 +125,9 @@ impl Worker {
                 }
                 _ => {}
             }
+            let mut count = 0;
             for event in &events {
+                count += 1;
                 match event.token() {
                     WAKE => self.welcome(),
                     Token(number) => {
@@ -136,6 +138,13 @@ impl Worker {
                     }
                 }
             }
+            // More events may wait otherwise.
+            if count < EVENTS {
+                self.kick_stalled(&hands);
+                if looks {
+                    self.kick_idle(idle, &hands);
+                }
+            }
             self.try_again();
             for _ in 0..self.queue.len() {
                 if let Some(number) = self.queue.pop_front() {
@@ -143,10 +152,6 @@ impl Worker {
                 }
             }
             self.serve_watchers(&hands);
-            self.kick_stalled(&hands);
-            if looks {
-                self.kick_idle(idle, &hands);
-            }
         }
         self.conns.drain().flatten().for_each(|conn| shared.forget(&conn));
     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe_serve::server::{Server, Settings};
-use glebe_testing::time::{is_long, slowed, storm};
+use glebe_testing::time::{is_long, slowed, storm, Storm};
 
 use crate::running::{dialogue, exactly, short, value, Running};
 
@@ -325,10 +325,11 @@ fn recalls_under_load_lose_items_and_never_tear_them() {
 
 /// Sends random bytes and damaged commands, while one client is served.
 fn send_garbage(server: &Running, time: Duration, honest: &mut TcpStream) {
-    let (begin, sent) = (Instant::now(), AtomicUsize::new(0));
+    let (storm, sent) = (Storm::lasting(time), AtomicUsize::new(0));
+    let goes_on = || storm.goes_on(|| sent.load(Ordering::Relaxed) > 100);
     thread::scope(|scope| {
         for thread in 0..2 {
-            let sent = &sent;
+            let (sent, goes_on) = (&sent, &goes_on);
             scope.spawn(move || {
                 let commands =
                     b"set k 0 0 9\r\nabc\r\nms k 5\r\nmg k v\r\nincr k 1\r\nget k k k\r\n";
@@ -348,13 +349,13 @@ fn send_garbage(server: &Running, time: Duration, honest: &mut TcpStream) {
                     // The server may close early.
                     let _ = wild.write_all(&bytes).and_then(|()| wild.read(&mut [0; 4096]));
                     sent.fetch_add(1, Ordering::Relaxed);
-                    if begin.elapsed() > time {
+                    if !goes_on() {
                         return;
                     }
                 }
             });
         }
-        while begin.elapsed() < time {
+        while goes_on() {
             dialogue(
                 honest,
                 "set own 0 0 4\nbody\nget own\n",

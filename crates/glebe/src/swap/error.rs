@@ -47,13 +47,13 @@ pub enum SwapError {
         /// Budget.
         budget: Bytes,
     },
-    /// The budget is below a page.
-    #[error("a budget of {given}; the least is a page of {page}")]
+    /// The budget is too small: below a page, or for a region below four.
+    #[error("a budget of {given}; the least is {least}")]
     NoBudget {
         /// Budget.
         given: Bytes,
-        /// Page size.
-        page: Bytes,
+        /// Least budget.
+        least: Bytes,
     },
     /// The budget would be below the pinned memory.
     #[error("a budget of {given} where {pinned} are pinned")]

@@ -92,7 +92,7 @@ impl Room {
 
     fn pages_of(budget: Bytes) -> Result<u64, SwapError> {
         match budget.pages_down(page_size()).get() {
-            0 => Err(SwapError::NoBudget { given: budget, page: page_size().bytes() }),
+            0 => Err(SwapError::NoBudget { given: budget, least: page_size().bytes() }),
             pages => Ok(pages),
         }
     }

@@ -172,7 +172,7 @@ fn a_budget_is_what_the_last_call_made_it_beside_guards() {
         let _stop = Stop(&stop);
         let mut random = Random(2);
         for _ in 0..20_000 {
-            let budget = [pages(1), pages(200), pages(9)][random.below(3) as usize];
+            let budget = [pages(4), pages(200), pages(9)][random.below(3) as usize];
             let before = region.budget();
             match region.set_budget(budget) {
                 Ok(()) => assert_eq!(region.budget(), budget),

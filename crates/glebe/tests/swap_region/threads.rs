@@ -31,7 +31,7 @@ fn count_beside(region: &Region, turns: u64) {
 
 #[test]
 fn no_write_is_lost_beside_evictions() {
-    for budget in [3, 40, 120] {
+    for budget in [4, 40, 120] {
         both(256, budget, |region| {
             count_beside(region, 5_000);
             let stats = region.stats();

@@ -226,21 +226,21 @@ fn pages_that_a_device_has_pinned_stay_and_are_told() {
     if !region.moves_pages() {
         return println!("skipped: no UFFDIO_MOVE");
     }
-    let guard = region.resident(pages(5), pages(3)).unwrap();
-    let Some(ring) = pinned_by_a_ring(region.as_ptr().wrapping_add(5 * page()), 3) else { return };
+    let guard = region.resident(pages(5), pages(5)).unwrap();
+    let Some(ring) = pinned_by_a_ring(region.as_ptr().wrapping_add(5 * page()), 5) else { return };
     drop(guard);
-    (0..2).for_each(|_| check_from(&region, 8));
+    (0..2).for_each(|_| check_from(&region, 10));
     let stats = region.stats();
     stats.check().unwrap();
     assert!(stats.stuck_pages > 0, "{stats}");
-    let refused = region.set_budget(pages(2)).unwrap_err();
+    let refused = region.set_budget(pages(4)).unwrap_err();
     let is_told = matches!(&refused, SwapError::Os(error) if error.call() == "UFFDIO_MOVE");
     assert!(is_told && region.budget() == pages(16), "{refused}");
     let words = page() as u64 / 8;
-    (5 * words..8 * words).for_each(|at| assert_eq!(load(&region, at), word_of(at, 1)));
+    (5 * words..10 * words).for_each(|at| assert_eq!(load(&region, at), word_of(at, 1)));
     drop(ring);
     // The kernel frees a ring with some delay.
-    let is_lowered = || region.set_budget(pages(2)).is_ok();
+    let is_lowered = || region.set_budget(pages(4)).is_ok();
     wait_until("the pages are unpinned", Duration::from_secs(10), is_lowered);
     (0..3).for_each(|_| check(&region, 1));
 }

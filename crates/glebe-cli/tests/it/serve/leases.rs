@@ -312,7 +312,6 @@ fn sockets_of_a_service_manager_are_served_and_left_and_it_is_told() {
     let (packets, path) = listening(&scratch);
     let notify = scratch.path().join("notify");
     let told = UnixDatagram::bind(&notify).expect("a socket");
-    told.set_read_timeout(Some(patience())).expect("a timeout");
     let tcp = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let options = "-p 1 --leases -m 64 --lease-zeroed 4M";
     let mut command = handing_over(tcp.into(), packets, options);
@@ -321,15 +320,20 @@ fn sockets_of_a_service_manager_are_served_and_left_and_it_is_told() {
         return lacks_memory(&server.said[0]);
     }
     assert_eq!(server.said[2], format!("leases at {path}"));
-    let mut said = String::new();
-    let mut hears = |wanted: &str| {
-        said.clear();
-        while !said.contains(wanted) {
-            let mut text = [0; 64];
-            let len = told.recv(&mut text).expect("it is told");
-            said.push_str(&String::from_utf8_lossy(&text[..len]));
+    // A queue that is full would lose what comes last.
+    let (heard, texts) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = [0; 64];
+        while let Ok(len) = told.recv(&mut text) {
+            let _ = heard.send(String::from_utf8_lossy(&text[..len]).into_owned());
         }
-        said.clone()
+    });
+    let hears = |wanted: &str| {
+        let mut said = String::new();
+        while !said.contains(wanted) {
+            said.push_str(&texts.recv_timeout(patience()).expect("it is told"));
+        }
+        said
     };
     let before = hears("READY=1\n");
     assert!(!before.contains("STOPPING"), "{before}");

@@ -28,7 +28,8 @@ impl Worker {
         self.looked_at = now;
         let is_idle = |conn: &Conn| {
             let last = conn.shown.last.load(Ordering::Relaxed);
-            if conn.watcher.is_some() {
+            // A queued one may have sent bytes that nobody has read yet.
+            if conn.watcher.is_some() || conn.is_queued {
                 return false;
             }
             let most = match conn.stream.is_handshaking() {
@@ -56,7 +57,8 @@ impl Worker {
         self.searched_at = Instant::now();
         let now = self.shared.store.clock().now();
         let stalled = self.conns.iter().filter_map(|(number, conn)| {
-            let conn = conn.as_ref().filter(|conn| conn.charged > 0)?;
+            // A queued one may have sent bytes that nobody has read yet.
+            let conn = conn.as_ref().filter(|conn| conn.charged > 0 && !conn.is_queued)?;
             let last = conn.shown.last.load(Ordering::Relaxed);
             (now.saturating_sub(last) > STALL).then_some((last, number))
         });

@@ -29,6 +29,8 @@ use glebe_os::units::{Bytes, Pages};
 
 const WINDOW_SHARE: u64 = 8;
 const UNPINNED_SHARE: u64 = 8;
+/// Pages that one instruction may need together: it copies from two pages to two others.
+const LEAST: u64 = 4;
 const MOVABLE_SHARE: u64 = 4;
 
 /// `home` and `shadow` are dropped before `pager`, because absent pages read as zeros without a
@@ -63,7 +65,10 @@ pub(super) struct RegionCore {
 
 fn pages_of(budget: Bytes) -> Result<u64, SwapError> {
     match budget.pages_down(page_size()).get() {
-        0 => Err(SwapError::NoBudget { given: budget, page: page_size().bytes() }),
+        0..LEAST => {
+            let least = Pages::new(LEAST).bytes(page_size());
+            Err(SwapError::NoBudget { given: budget, least })
+        }
         pages => Ok(pages),
     }
 }
@@ -216,10 +221,15 @@ impl RegionCore {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_pins(&self, pages: u64) -> bool {
+    /// Returns the most pages that guards may pin.
+    pub(super) fn pinned_max(&self) -> u64 {
         // Reads the budget once, because another call may change it.
         let budget = self.budget();
-        let most = budget - (budget / UNPINNED_SHARE).max(1);
+        budget - (budget / UNPINNED_SHARE).max(LEAST)
+    }
+
+    pub(super) fn count_pins(&self, pages: u64) -> bool {
+        let most = self.pinned_max();
         let add = |pinned: u64| Some(pinned + pages).filter(|sum| *sum <= most);
         self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }

@@ -114,7 +114,10 @@ impl Region {
         inner.alive()?;
         let _changes = lock(&inner.changes);
         let before = inner.swap_budget(budget)?;
-        let shed = inner.shed(0..0, Asker::Call, || inner.charged() <= inner.budget());
+        let shed = match inner.pinned() > inner.pinned_max() {
+            true => Err(None),
+            false => inner.shed(0..0, Asker::Call, || inner.charged() <= inner.budget()),
+        };
         shed.map_err(|refused| {
             inner.restore_budget(before);
             let pinned = inner.offset_of(inner.pinned());

@@ -41,8 +41,8 @@ enum Way {
 }
 
 impl Region {
-    /// Brings bytes to memory and keeps them there while the guard lives. Guards may pin about
-    /// seven eighths of the budget.
+    /// Brings bytes to memory and keeps them there while the guard lives. Guards may pin seven
+    /// eighths of the budget, but always leave four pages of it.
     ///
     /// # Errors
     /// `Beyond`; `Pinned` if a guard or a long copy uses a page; `Budget`, `Full` or `FileFull`
