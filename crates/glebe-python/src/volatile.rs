@@ -251,11 +251,12 @@ impl VolatileBuffer {
     /// Raises `BadArgument` if some of the range is marked or beyond the end.
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> Result<()> {
         let data = Given::new(data)?;
-        let (given, own) = (data.bytes().as_ptr_range(), self.region.as_ptr().addr());
-        let end = own + self.region.len().as_usize();
-        // A view of this memory would change during the write.
-        let copy = match given.start.addr() < end && own < given.end.addr() {
-            true => Some(PyBytes::new_with(py, data.bytes().len(), |copy| {
+        let (given, len) = (data.bytes().as_ptr_range(), data.bytes().len());
+        let to = self.region.as_ptr().addr().saturating_add(offset as usize);
+        let is_inside = offset.saturating_add(len as u64) <= self.region.len().get();
+        // A view of the bytes to write to would change during the write.
+        let copy = match is_inside && given.start.addr() < to + len && to < given.end.addr() {
+            true => Some(PyBytes::new_with(py, len, |copy| {
                 copy.copy_from_slice(data.bytes());
                 Ok(())
             })?),

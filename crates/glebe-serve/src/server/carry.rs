@@ -17,7 +17,7 @@ pub(super) const CHARGED: usize = KEYS_PIECE + 1;
 /// most for `PATIENCE`.
 const WAITING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(3);
-/// For a connection that has waited so long, others whose values stall are ended.
+/// When a connection has waited this long, the workers end connections whose values have stalled.
 const LONG: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +155,9 @@ pub(super) fn carry_out<'i>(
             Next::Close => return (&[], fail(conn)),
         }
     }
-    conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);
+    // A line that comes byte by byte keeps no connection from being idle.
+    if rest.len() < input.len() || conn.need > rest.len() + 1 {
+        conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);
+    }
     (rest, Fate::Waits)
 }

@@ -14,7 +14,7 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 
 use super::listing::Dump;
-use super::tls::Session;
+use super::tls::{Records, Session};
 use crate::watch::Watcher;
 
 /// Data for `stats conns`.
@@ -86,6 +86,12 @@ impl Stream {
         self.session().is_some_and(Session::is_handshaking)
     }
 
+    /// Returns the bytes that went through the socket; zeros without TLS, whose reads and writes
+    /// tell them.
+    pub(super) fn records(&self) -> Records {
+        self.session().map_or_else(Records::default, Session::records)
+    }
+
     /// Returns true if the socket may have bytes after a read that did not fill its buffer.
     pub(super) fn has_more(&self) -> bool {
         self.session().is_some_and(Session::has_more)
@@ -150,6 +156,10 @@ pub(super) struct Conn {
     pub(super) waits_since: Option<Instant>,
     /// Bytes charged for a value that is being received.
     pub(super) charged: u64,
+    /// When the value was charged.
+    pub(super) charged_at: Instant,
+    /// When the last bytes of the value came.
+    pub(super) came_at: Instant,
     /// Bytes counted as kept after the last turn.
     pub(super) kept: u64,
     /// Number of the worker's turn in which the client last took bytes or had none to take.
@@ -177,6 +187,8 @@ impl Conn {
             has_failed: false,
             waits_since: None,
             charged: 0,
+            charged_at: Instant::now(),
+            came_at: Instant::now(),
             kept: 0,
             took_at: 0,
         }
@@ -186,7 +198,8 @@ impl Conn {
         self.shown.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// Returns true if the client has to send the rest of a value. A line needs one byte more.
+    /// Returns true if the client has to send the rest of a value. For an incomplete line, `need`
+    /// is one byte more than its input.
     pub(super) fn is_receiving(&self) -> bool {
         self.skip > 0 || self.need > self.input.len() + 1
     }

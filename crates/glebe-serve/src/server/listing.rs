@@ -28,7 +28,7 @@ enum Kind {
     Meta,
     /// `lru_crawler mgdump`: `mg` commands that get the items.
     Mg,
-    /// `stats cachedump`, with the items and bytes that may follow.
+    /// `stats cachedump`, with the number of items and of bytes that may still be listed.
     Cache(usize, usize),
 }
 

@@ -85,7 +85,7 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
         });
         let Some(exptime) = vivify.filter(|_| found.is_none()) else { break found.is_some() };
         if let Some(head) = made {
-            // Its time is over already, so no round would find it.
+            // The new item is gone already, usually because its time is over. Its head is answered.
             shown = Some((false, head));
             get_head(&head, None, true, sent, (flags, has_value(&head), now), out);
             break true;

@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use access::{Access, ClientCertificates, Tls};
 pub use control::{ask as ask_control, in_dir as controls_in};
@@ -80,7 +80,7 @@ struct Shared {
     is_ending: AtomicBool,
     /// Bytes charged for values that are being received.
     under_way: AtomicU64,
-    /// Bytes of a value that has waited long for room among them, or 0.
+    /// Bytes that a value needs that has waited long for room in `under_way`, or 0.
     wanted: AtomicU64,
     /// Bytes of the buffers of connections whose clients have not taken their answers.
     answers: AtomicU64,
@@ -170,7 +170,9 @@ impl Shared {
             return false;
         }
         conn.charged = own;
-        // Others that wait say so again.
+        conn.charged_at = Instant::now();
+        conn.came_at = conn.charged_at;
+        // A connection that still waits sets it again at its next try.
         self.wanted.store(0, Ordering::Relaxed);
         true
     }

@@ -36,8 +36,8 @@ pub struct Settings {
     pub unix: Option<(PathBuf, u32)>,
     /// Maximum commands per turn of a connection.
     pub turn: usize,
-    /// A connection without a command for this time is closed, unless a value or an answer is going
-    /// through.
+    /// The server closes a connection whose client, for this time, sent no command and no byte of a
+    /// value, and took no byte of an answer.
     pub idle: Option<Duration>,
     /// Allows eviction.
     pub evict: bool,

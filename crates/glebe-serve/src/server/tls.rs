@@ -66,7 +66,7 @@ impl Keys {
         let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
         let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
         tls.set_buffer_limit(Some(PENDING_MAX));
-        Ok(Session { tls, socket, received: 0, has_more: false })
+        Ok(Session { tls, socket, received: 0, has_more: false, records: Records::default() })
     }
 }
 
@@ -123,6 +123,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
+/// Bytes of records that went through a socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Records {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+}
+
 /// A connection over TLS.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -131,6 +138,7 @@ pub(super) struct Session {
     /// Bytes that the client sent in the handshake, and then since the last plaintext.
     received: usize,
     has_more: bool,
+    records: Records,
 }
 
 /// Reads from a socket, and notes whether the socket had fewer bytes than asked.
@@ -168,6 +176,10 @@ impl Session {
         (self.received + of_answers) as u64
     }
 
+    pub(super) fn records(&self) -> Records {
+        self.records
+    }
+
     /// Sends records until the socket takes no more.
     pub(super) fn push(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
@@ -175,7 +187,8 @@ impl Session {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() != ErrorKind::Interrupted => return Err(e),
-                _ => {}
+                Err(_) => {}
+                Ok(sent) => self.records.sent += sent as u64,
             }
         }
         Ok(())
@@ -189,6 +202,7 @@ impl Session {
         let was_handshaking = self.tls.is_handshaking();
         let most = if was_handshaking { HANDSHAKE_MAX } else { SILENT_MAX };
         self.received += taken;
+        self.records.received += taken as u64;
         if self.received > most {
             return Err(ErrorKind::InvalidData.into());
         }

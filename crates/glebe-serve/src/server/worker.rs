@@ -157,17 +157,17 @@ impl Worker {
     }
 
     /// Queues the connections of `later`, at most once per [`RETRY`] because each try copies their
-    /// input.
+    /// input. They stay in `later`, and so count as waiting, until their turns.
     fn try_again(&mut self) {
         if !self.later.is_empty() && self.tried_at.elapsed() >= RETRY {
             self.tried_at = Instant::now();
-            for number in std::mem::take(&mut self.later) {
-                self.enqueue(number);
+            for nth in 0..self.later.len() {
+                self.enqueue(self.later[nth]);
             }
         }
     }
 
-    /// Queues a connection. One with an event that is queued already gets no second turn.
+    /// Queues a connection, unless the queue has it already.
     fn enqueue(&mut self, number: usize) {
         let conn = self.conns.get_mut(number).and_then(Option::as_mut);
         if let Some(conn) = conn.filter(|conn| !conn.is_queued) {
@@ -208,16 +208,22 @@ impl Worker {
         hands.waiting = self.later.len();
         let (read, written) = (hands.counters.bytes_read.get(), hands.counters.bytes_written.get());
         let (charged, was_receiving) = (conn.charged, conn.is_receiving());
+        let before = conn.stream.records();
         let mut fate = self.serve(&mut conn, hands);
         if fate.as_ref().is_ok_and(|fate| *fate == Fate::Waits) && conn.is_sending() {
             fate = self.read_ahead(&mut conn, hands);
         }
-        let has_taken = hands.counters.bytes_written.get() > written;
+        let after = conn.stream.records();
+        let has_taken = hands.counters.bytes_written.get() > written || after.sent > before.sent;
+        let has_sent = hands.counters.bytes_read.get() > read || after.received > before.received;
         if has_taken || conn.kept == 0 {
             conn.took_at = self.turns;
         }
-        if has_taken || was_receiving && hands.counters.bytes_read.get() > read {
+        if has_taken || was_receiving && has_sent {
             conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);
+        }
+        if conn.charged > 0 && has_sent {
+            conn.came_at = Instant::now();
         }
         self.charged += usize::from(conn.charged > 0);
         self.charged -= usize::from(charged > 0);
@@ -264,6 +270,7 @@ impl Worker {
         if conn.is_queued {
             self.queue.retain(|queued| *queued != number);
         }
+        self.later.retain(|waits| *waits != number);
         self.keep(conn, 0);
         self.charged -= usize::from(conn.charged > 0);
         self.shared.forget(conn);
@@ -296,7 +303,8 @@ impl Worker {
         }
         let in_place = conn.skip == 0 && conn.need > conn.input.len() + READ;
         let got = match if in_place { read_on(conn) } else { conn.stream.read(&mut self.read) } {
-            // TLS says so without another look at the socket, which may have the end.
+            // After a short read, a TLS session does not look at the socket again, which may have
+            // the client's end.
             Err(e) if e.kind() == ErrorKind::WouldBlock && conn.has_end => return Ok(Fate::Again),
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Fate::Waits),
             Err(e) if e.kind() == ErrorKind::Interrupted => return Ok(Fate::Again),
@@ -405,7 +413,11 @@ impl Worker {
                 conn.is_ending = true;
                 Ok(Fate::Waits)
             }
-            Fate::Again | Fate::Later if conn.is_sending() => Ok(Fate::Waits),
+            Fate::Again | Fate::Later if conn.is_sending() => {
+                // Waits for its own client first.
+                conn.waits_since = None;
+                Ok(Fate::Waits)
+            }
             fate => Ok(fate),
         }
     }

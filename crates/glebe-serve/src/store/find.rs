@@ -222,8 +222,11 @@ impl Store {
             shard.log.rewrite(&self.memory, spot, head, &mut room.segment)
         };
         if !is_done {
-            let lost = shard.remove(at);
-            self.forget_lost(shard, lost, Some(head.key(&room.page)));
+            // Nearly always because no page was free for the new bytes.
+            let evicted = shard.remove(at);
+            self.note_evicted(evicted, head, &room.page);
+            self.count_evicted(evicted);
+            self.discard(shard, evicted);
         }
         is_done.then_some(())
     }

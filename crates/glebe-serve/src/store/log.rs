@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Cost: adding copies the item; reading looks up each page that the item touches, at most three.
-//! Changing an item's head copies the whole page, but takes no room, so no other item must go.
+//! Changing an item's head rewrites its page, or both if a border splits it. It takes no more room.
 //! Lock: the shard's.
 
 use std::collections::VecDeque;

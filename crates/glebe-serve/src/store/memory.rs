@@ -102,7 +102,8 @@ impl Memory {
 
     /// Stores pages in place of older ones. Returns false if the pages are lost.
     ///
-    /// A put that finds no free page frees the older pages, so the next attempt can take these.
+    /// A put that finds no free page drops the older pages and fails. The next attempt can take
+    /// these, unless another thread was quicker.
     pub(super) fn replace(&self, number: u64, first: u64, bytes: &[u8]) -> bool {
         (0..REPLACES).any(|_| self.put(number, first, bytes).is_ok())
     }

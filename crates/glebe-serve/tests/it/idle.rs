@@ -59,15 +59,17 @@ fn connections_in_the_middle_of_a_transfer_are_not_idle() {
     reader.write_all(b"get k\r\n").expect("taken");
     let mut sender = server.connect();
     sender.write_all(format!("set k2 0 0 {LEN}\r\n").as_bytes()).expect("taken");
-    // One connection stalls in a value, and one sends no command at all.
+    // One connection stalls in a value, and one sends a line byte by byte.
     let mut stalled = [server.connect(), server.connect()];
     stalled[0].write_all(b"set k3 0 0 100\r\nx").expect("taken");
+    stalled[1].write_all(b"g").expect("taken");
     wait_until("all are served", Duration::from_secs(20), || {
         let is_sending = stat(&mut honest, "response_obj_bytes") > 0;
         is_sending && stat(&mut honest, "curr_connections") == 7
     });
     let before = ["bytes_read", "bytes_written"].map(|name| stat(&mut honest, name));
     pass(&mut honest);
+    stalled[1].write_all(b"e").expect("taken");
     sender.write_all(&value.as_bytes()[..PART]).expect("taken");
     let head = format!("VALUE k 0 {LEN}\r\n{}", &value[..PART]);
     exactly(&mut reader, head.as_bytes());

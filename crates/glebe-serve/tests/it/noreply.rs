@@ -6,7 +6,7 @@ use std::net::Shutdown;
 
 use glebe_testing::time::slowed;
 
-use crate::running::{dialogue, short, Running};
+use crate::running::{dialogue, short, Feeding, Running};
 
 /// Sends a request and `mn`. Returns all answers.
 fn heard(server: &Running, request: &[u8]) -> String {
@@ -162,20 +162,18 @@ fn no_lack_of_memory_is_told() {
 #[test]
 fn nor_is_a_lack_of_room_for_values_that_are_sent() {
     const LEN: usize = 8_000_000;
-    let server = Running::start(|settings| {
-        settings.item_max = 8 << 20;
-        settings.debug_time = true;
-    });
+    let server = Running::start(|settings| settings.item_max = 8 << 20);
     let mut stream = server.connect();
-    // The clock stops, so that no value stalls.
-    dialogue(&mut stream, "debugtime p\nset k 0 0 3\nold\n", "OK\nSTORED\n");
+    dialogue(&mut stream, "set k 0 0 3\nold\n", "STORED\n");
     // The announced values take the whole share.
     let promise = |_| {
         let mut stream = server.connect();
         write!(stream, "set other 0 0 {LEN}\r\n").expect("taken");
         stream
     };
-    let _promising: Vec<_> = (0..8).map(promise).collect();
+    let promising: Vec<_> = (0..8).map(promise).collect();
+    // So no value stalls.
+    let _feeding = Feeding::start(promising, 4096);
     let refused = "SERVER_ERROR out of memory storing object\n";
     let value = "v".repeat(LEN);
     dialogue(&mut stream, "add k 0 0 1\nx\n", "NOT_STORED\n");

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -105,4 +107,28 @@ pub fn in_memory() -> u64 {
         row.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
     };
     ["Rss:", "Private_Hugetlb:", "Shared_Hugetlb:"].map(kib).iter().sum::<u64>() << 10
+}
+
+/// Sends some bytes over connections every 50 ms, until it is dropped.
+pub struct Feeding(Arc<AtomicBool>);
+
+impl Feeding {
+    pub fn start(mut streams: Vec<TcpStream>, len: usize) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_over);
+        thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                // The server may have closed some.
+                streams.iter_mut().for_each(|stream| _ = stream.write(&vec![b'x'; len]));
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        Self(is_over)
+    }
+}
+
+impl Drop for Feeding {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -11,8 +11,10 @@ use crate::server::execute::Hands;
 /// Longest time of a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
-/// Seconds without a byte after which a value has stalled, if another has no room.
-const STALL: u32 = 1;
+/// A value has stalled if no byte of it came for longer than this.
+const STALL: Duration = Duration::from_secs(1);
+/// A value has also stalled if fewer bytes come in a second, after the first [`STALL`].
+const RATE: f64 = 4096.0;
 
 /// Bytes of a record of TLS that has come in part, or of a usual handshake.
 const RECORD: u64 = 20 << 10;
@@ -47,22 +49,22 @@ impl Worker {
         }
     }
 
-    /// Ends connections that sent nothing of their values for longer than [`STALL`] seconds, the
-    /// most silent first, until a value that has waited long has room.
+    /// Ends connections whose values have stalled, the most silent first, until a value that has
+    /// waited long has room.
     pub(super) fn kick_stalled(&mut self, hands: &Hands<'_>) {
         let is_time = self.charged > 0 && self.searched_at.elapsed() >= STALL_LOOK;
         if !is_time || !self.shared.is_short() {
             return;
         }
         self.searched_at = Instant::now();
-        let now = self.shared.store.clock().now();
         let stalled = self.conns.iter().filter_map(|(number, conn)| {
             // A queued one may have sent bytes that nobody has read yet.
             let conn = conn.as_ref().filter(|conn| conn.charged > 0 && !conn.is_queued)?;
-            let last = conn.shown.last.load(Ordering::Relaxed);
-            (now.saturating_sub(last) > STALL).then_some((last, number))
+            let least = RATE * conn.charged_at.elapsed().saturating_sub(STALL).as_secs_f64();
+            let has_stalled = conn.came_at.elapsed() > STALL || (conn.input.len() as f64) < least;
+            has_stalled.then_some((conn.came_at, number))
         });
-        let mut stalled: Vec<(u32, usize)> = stalled.collect();
+        let mut stalled: Vec<(Instant, usize)> = stalled.collect();
         stalled.sort_unstable();
         for (_, number) in stalled {
             if self.shared.is_short() {
