@@ -17,6 +17,7 @@ extern "C" {
  *   EOPNOTSUPP  the user did not say --revocable
  *   EDQUOT      the user's limit of revocable memory (glebe serve --lease-limit-revocable)
  *   EIO         there is no daemon any more
+ *   EAGAIN      the daemon does not answer now, and may yet take mappings: call glebe_huge_keep
  * After an error, some of several mappings may be offered. */
 __attribute__((weak)) int glebe_huge_offer(void *address, size_t length);
 
@@ -27,8 +28,8 @@ __attribute__((weak)) int glebe_huge_offer(void *address, size_t length);
  *   EIO         there is no daemon any more: the contents are there, and nobody takes them
  *   EAGAIN      the daemon does not answer now, and may yet take mappings: call again
  *   ENOMEM      the range has lost a mapping
- * A fork keeps all offered mappings, and MADV_DONTNEED those in its range. The next call then still
- * returns 1 for what the daemon had taken. */
+ * A fork keeps all offered mappings, and MADV_DONTNEED those in its range. The next call still
+ * returns 1 if the daemon took some of them, except for memory that MADV_DONTNEED has zeroed. */
 __attribute__((weak)) int glebe_huge_keep(void *address, size_t length);
 
 #ifdef __cplusplus

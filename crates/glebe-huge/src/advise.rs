@@ -42,7 +42,10 @@ pub(crate) unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Answer {
             state.keep_in(range);
             // The kernel rounds the length down here.
             let page = default_page().unwrap_or(1);
-            zero(state, addr..addr.saturating_add(len / page * page), |piece| !piece.is_shared);
+            let zeroed = addr..addr.saturating_add(len / page * page);
+            zero(state, zeroed.clone(), |piece| !piece.is_shared);
+            // The program wanted this memory zeroed, and may write to it before it asks.
+            state.lost.take(zeroed);
             Ok(done)
         }
         MADV_DONTFORK | MADV_DOFORK => {

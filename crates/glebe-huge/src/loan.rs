@@ -15,7 +15,7 @@ use crate::state::{name, Source, State};
 
 pub(crate) struct Loan {
     lease: PartLease,
-    /// Protects the lease's connection.
+    /// Keeps the program from closing the lease's connection.
     _client: OwnClient,
     bytes: u64,
     /// Forked children have copies of the connection.

@@ -21,11 +21,14 @@ pub(crate) fn offer(addr: usize, len: usize) -> Answer {
     }
     for number in all {
         let private = state.private_of(number)?;
-        private.lease.offer().map_err(|error| match error {
+        let offered = private.lease.offer();
+        // A silent daemon may obey later.
+        private.is_offered |= matches!(offered, Ok(()) | Err(LeaseError::Silent { .. }));
+        offered.map_err(|error| match error {
             LeaseError::Refused { errno: EDQUOT, .. } => EDQUOT,
+            LeaseError::Silent { .. } => EAGAIN,
             _ => EIO,
         })?;
-        private.is_offered = true;
     }
     Ok(0)
 }
@@ -34,13 +37,21 @@ pub(crate) fn keep(addr: usize, len: usize) -> Answer {
     let mut locked = locked();
     let state = locked.get();
     let range = addr..addr.saturating_add(len);
+    let mut kept = Ok(0);
     // All that was lost may be ordinary memory now.
     if state.pieces.is_any(range.clone()) || !state.lost.is_any(range.clone()) {
         for number in state.whole(range.clone())? {
-            state.keep(number)?;
+            match state.keep(number) {
+                // Without a daemon, other mappings may still be lost ones.
+                Err(EIO) => kept = Err(EIO),
+                other => other?,
+            }
         }
     }
-    Ok(usize::from(!state.lost.take(range).is_empty()))
+    match state.lost.take(range).is_empty() {
+        true => kept,
+        false => Ok(1),
+    }
 }
 
 impl State {
@@ -62,6 +73,8 @@ impl State {
             Ok(()) => {}
             Err(LeaseError::Refused { errno: ENOENT, .. }) => return self.replace(number),
             Err(LeaseError::Silent { .. }) => return Err(EAGAIN),
+            // The daemon may have taken the memory before it ended.
+            Err(_) if self.is_taken(number) => return self.replace(number),
             Err(_) => return Err(EIO),
         }
         Ok(())
@@ -73,8 +86,9 @@ impl State {
         let all: BTreeSet<u64> = self.pieces.in_range(range).map(|it| it.holding).collect();
         let mut is_silent = false;
         for number in all {
-            is_silent = is_silent || self.keep(number) == Err(EAGAIN);
-            if is_silent && self.is_taken(number) {
+            let kept = if is_silent { Err(EAGAIN) } else { self.keep(number) };
+            is_silent |= kept == Err(EAGAIN);
+            if kept == Err(EAGAIN) && self.is_taken(number) {
                 let _ = self.replace(number);
             }
         }

@@ -42,7 +42,7 @@ impl Holding {
 /// The lease of a private mapping.
 pub(crate) struct Private {
     pub(crate) lease: PartLease,
-    /// Protects the lease's connection.
+    /// Keeps the program from closing the lease's connection.
     pub(crate) _client: OwnClient,
     pub(crate) bytes: u64,
     /// The daemon may take the memory.

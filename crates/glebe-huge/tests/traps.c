@@ -553,6 +553,47 @@ static void told_elsewhere(void)
     printf("kept: %d\n", glebe_huge_keep(to, 4 * PAGE));
 }
 
+/* Offers four mappings, of which the daemon takes two. */
+static void told_partly(void)
+{
+    char *room = must(mmap(NULL, 9 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char *memory = (char *)(((uintptr_t)room + PAGE - 1) / PAGE * PAGE);
+    for (char *at = memory; at < memory + 8 * PAGE; at += 2 * PAGE)
+        CHECK(map(at, 2, BOTH, MAP_PRIVATE | MAP_FIXED) == at);
+    memset(memory, 7, 8 * PAGE);
+    CHECK(glebe_huge_offer(memory, 8 * PAGE) == 0);
+    say("offered");
+    wait_for_word();
+    printf("kept: %d\n", glebe_huge_keep(memory, 8 * PAGE));
+    fflush(stdout);
+    int lost = 0;
+    for (char *at = memory; at < memory + 8 * PAGE; at += 2 * PAGE) {
+        CHECK(all_are(at, 2, 0) || all_are(at, 2, 7));
+        lost += all_are(at, 2, 0);
+    }
+    CHECK(lost == 2);
+}
+
+/* `glebe_huge_keep` does not tell of losses that MADV_DONTNEED has zeroed: the program may have
+ * used the memory since. */
+static void told_dontneed(void)
+{
+    char *memory = must(map(NULL, 8, BOTH, MAP_PRIVATE));
+    memset(memory, 7, 8 * PAGE);
+    CHECK(glebe_huge_offer(memory, 8 * PAGE) == 0);
+    say("offered");
+    wait_for_word();
+    CHECK(madvise(memory, 4 * PAGE, MADV_DONTNEED) == 0);
+    CHECK(all_are(memory, 4, 0));
+    memset(memory, 8, 4 * PAGE);
+    /* Ordinary memory cannot be offered. */
+    CHECK(glebe_huge_offer(memory, 4 * PAGE) == 0 || errno == EINVAL);
+    CHECK(glebe_huge_keep(memory, 4 * PAGE) == 0 || errno == EINVAL);
+    CHECK(all_are(memory, 4, 8));
+    printf("kept: %d\n", glebe_huge_keep(memory + 4 * PAGE, 4 * PAGE));
+    CHECK(all_are(memory + 4 * PAGE, 4, 0));
+}
+
 /* The number of an ended connection is the program's again. */
 static void restarted(void)
 {
@@ -639,6 +680,22 @@ static void silent_taken(void)
     printf("lost: %d\n", lost);
 }
 
+/* A silent daemon obeys an offer later. */
+static void silent_offer(void)
+{
+    char *memory = must(map(NULL, 8, BOTH, MAP_PRIVATE));
+    memset(memory, 7, 8 * PAGE);
+    stop_daemon();
+    CHECK(glebe_huge_offer(memory, 8 * PAGE) == -1 && errno == EAGAIN);
+    CHECK(kill(getppid(), SIGCONT) == 0);
+    say("offered");
+    wait_for_word();
+    int lost = glebe_huge_keep(memory, 8 * PAGE);
+    printf("kept: %d\n", lost);
+    fflush(stdout);
+    CHECK(all_are(memory, 8, lost ? 0 : 7));
+}
+
 /* Memory that the daemon grants too late goes back at once. */
 static void silent_map(void)
 {
@@ -716,7 +773,8 @@ int main(int count, char **words)
         {"wrong", wrong},             {"told_late", told_late},
         {"told_elsewhere", told_elsewhere}, {"restarted", restarted},
         {"silent_fork", silent_fork}, {"silent_map", silent_map},
-        {"silent_taken", silent_taken},
+        {"silent_taken", silent_taken}, {"silent_offer", silent_offer},
+        {"told_dontneed", told_dontneed}, {"told_partly", told_partly},
     };
     const char *wanted = count > 1 ? words[1] : "";
     for (size_t nth = 0; nth < sizeof cases / sizeof *cases; nth++)

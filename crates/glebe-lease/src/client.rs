@@ -65,7 +65,7 @@ impl Client {
     /// # Errors
     /// [`LeaseError::NoDaemon`]; [`LeaseError::Refused`] if the user has too many connections.
     pub fn connect_to(path: &Path, name: &str) -> Result<Self, LeaseError> {
-        Self::connect_with(path, name, None, 0)
+        Self::connect_with(path, name, None, 0, true)
     }
 
     /// Connects as [`Client::connect_to`] does. Each call then waits at most for `limit`, and fails
@@ -74,7 +74,7 @@ impl Client {
     /// # Errors
     /// See [`Client::connect_to`]; [`LeaseError::Silent`].
     pub fn connect_within(path: &Path, name: &str, limit: Duration) -> Result<Self, LeaseError> {
-        Self::connect_with(path, name, Some(limit), 0)
+        Self::connect_with(path, name, Some(limit), 0, true)
     }
 
     pub(crate) fn connect_with(
@@ -82,6 +82,7 @@ impl Client {
         name: &str,
         limit: Option<Duration>,
         least: i32,
+        keeps_events: bool,
     ) -> Result<Self, LeaseError> {
         let path = path.to_owned();
         let packets = match Packets::connect(&path, limit).map(|packets| packets.above(least)) {
@@ -89,7 +90,7 @@ impl Client {
             Err(source) if source.kind() == WouldBlock => return Err(LeaseError::Silent { path }),
             Err(source) => return Err(LeaseError::NoDaemon { path, source }),
         };
-        let connection = Arc::new(Connection::new(path, limit, packets));
+        let connection = Arc::new(Connection::new(path, limit, packets, keeps_events));
         let hello = Request::Hello { name: Name::new(name) };
         match connection.hello(hello)?.body {
             Answer::Welcome { brick, free, .. } => {

@@ -41,12 +41,20 @@ struct Calls {
     bytes: Vec<u8>,
     files: Vec<OwnedFd>,
     events: VecDeque<Message<Answer>>,
+    /// Somebody reads events.
+    keeps_events: bool,
 }
 
 impl Connection {
-    pub(crate) fn new(path: PathBuf, limit: Option<Duration>, packets: Packets) -> Self {
+    /// Returns a connection. Without `keeps_events`, it drops the daemon's events.
+    pub(crate) fn new(
+        path: PathBuf,
+        limit: Option<Duration>,
+        packets: Packets,
+        keeps_events: bool,
+    ) -> Self {
         let (bytes, files, events) = (vec![0; MESSAGE_MAX], Vec::new(), VecDeque::new());
-        let calls = Mutex::new(Calls { last: 0, bytes, files, events });
+        let calls = Mutex::new(Calls { last: 0, bytes, files, events, keeps_events });
         Self { path, limit, packets, guard: ForkGuard::new(), calls }
     }
 
@@ -185,11 +193,12 @@ impl Connection {
         loop {
             {
                 let mut calls = lock(&self.calls);
-                calls.take_waiting(&self.packets)?;
+                let ended = calls.take_waiting(&self.packets);
                 let at = calls.events.iter().position(|event| event.lease == lease);
                 if let Some(event) = at.and_then(|at| calls.events.remove(at)) {
                     return Ok(Some(event.body));
                 }
+                ended?;
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -266,7 +275,7 @@ impl Calls {
             }
             let message = Message::<Answer>::decode(&self.bytes[..len])?;
             if message.call == 0 {
-                self.events.push_back(message);
+                self.add_event(message);
                 continue;
             }
             if message.call != call {
@@ -280,6 +289,12 @@ impl Calls {
                 }
                 _ => Ok((message, files)),
             };
+        }
+    }
+
+    fn add_event(&mut self, event: Message<Answer>) {
+        if self.keeps_events {
+            self.events.push_back(event);
         }
     }
 
@@ -310,9 +325,54 @@ impl Calls {
             };
             let message = Message::<Answer>::decode(&self.bytes[..len])?;
             match message.call {
-                0 => self.events.push_back(message),
+                0 => self.add_event(message),
                 _ => self.drop_late(packets, &message)?,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
+
+    fn pair(keeps_events: bool) -> (Connection, Packets) {
+        let flags = SocketFlags::CLOEXEC;
+        let both = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let [own, daemon] = [both.0, both.1].map(Packets::from);
+        (Connection::new(PathBuf::new(), None, own, keeps_events), daemon)
+    }
+
+    fn send(daemon: &Packets, call: u32, body: Answer) {
+        let mut out = Vec::new();
+        Message { call, lease: 7, body }.encode(&mut out);
+        daemon.send(&out, &[]).unwrap();
+    }
+
+    #[test]
+    fn an_event_is_there_although_the_connection_has_ended() {
+        let (connection, daemon) = pair(true);
+        send(&daemon, 0, Answer::Revoked);
+        drop(daemon);
+        assert!(connection.event(8, Duration::ZERO).is_err());
+        let event = connection.event(7, Duration::ZERO);
+        assert!(matches!(event, Ok(Some(Answer::Revoked))), "{event:?}");
+        assert!(connection.event(7, Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn events_that_nobody_will_read_are_not_kept() {
+        for keeps_events in [false, true] {
+            let (connection, daemon) = pair(keeps_events);
+            send(&daemon, 0, Answer::Revoked);
+            send(&daemon, 1, Answer::Done);
+            connection.call(7, Request::Keep).unwrap();
+            send(&daemon, 0, Answer::Revoked);
+            connection.release_late().unwrap();
+            let kept = lock(&connection.calls).events.len();
+            assert_eq!(kept, if keeps_events { 2 } else { 0 });
+            assert!(connection.event(8, Duration::ZERO).unwrap().is_none());
         }
     }
 }

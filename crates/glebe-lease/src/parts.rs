@@ -106,7 +106,8 @@ impl Drop for PartLease {
 }
 
 /// Connects as [`Client::connect_within`] does, with a descriptor of at least `least` if the
-/// process may have one.
+/// process may have one. The client drops the daemon's events, because a [`PartLease`] reads none.
+/// It is not for a [`Lease`](crate::Lease).
 ///
 /// # Errors
 /// See [`Client::connect_within`].
@@ -116,7 +117,7 @@ pub fn connect_above(
     name: &str,
     limit: Duration,
 ) -> Result<Client, LeaseError> {
-    Client::connect_with(path, name, Some(limit), least)
+    Client::connect_with(path, name, Some(limit), least, false)
 }
 
 /// Releases what the daemon granted to calls that waited no longer. Takes only answers that are

@@ -65,7 +65,8 @@ pub(crate) struct Made {
     call: u32,
     wish: Wish,
     bytes: u64,
-    blocks: Result<Vec<ClosedBlock>, ReserveError>,
+    /// An error has the memory that was taken before, also cut memory.
+    blocks: Result<Vec<ClosedBlock>, (ReserveError, Vec<ClosedBlock>)>,
 }
 
 /// A request for a lease or a promise.

@@ -134,6 +134,47 @@ fn a_fork_beside_a_silent_daemon_does_not_touch_memory_that_was_taken() {
 }
 
 #[test]
+fn an_offer_that_a_silent_daemon_obeys_later_is_an_offer() {
+    glebe_testing::alone!();
+    let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
+    let offering = Offering::of(&running, "silent_offer");
+    let lease = leased(&running, 12).expect("what was offered");
+    assert_eq!(offering.keep(), "kept: 1\n");
+    drop(lease);
+    running.wait_until_all_is_back();
+}
+
+#[test]
+fn a_program_learns_of_what_was_taken_also_after_the_daemons_end() {
+    let told = "kept: 1\n";
+    let cases = [("offered", told), ("told_late", told), ("told_partly", told)];
+    for (case, says) in cases.into_iter().chain([("offered_fork", "forked\n")]) {
+        let Some(mut running) = Running::new("traps.c", BRICKS, settings()) else { return };
+        let offering = Offering::of(&running, case);
+        let lease = leased(&running, 12).expect("what was offered");
+        running.start(settings());
+        assert_eq!(offering.keep(), says, "{case}");
+        drop(lease);
+        running.wait_until_all_is_back();
+    }
+}
+
+#[test]
+fn a_loss_that_the_program_has_zeroed_since_is_none() {
+    for is_started_anew in [false, true] {
+        let Some(mut running) = Running::new("traps.c", BRICKS, settings()) else { return };
+        let offering = Offering::of(&running, "told_dontneed");
+        drop(leased(&running, 12).expect("what was offered"));
+        running.wait_until_all_is_back();
+        if is_started_anew {
+            running.start(settings());
+        }
+        assert_eq!(offering.keep(), "kept: 1\n");
+        running.wait_until_all_is_back();
+    }
+}
+
+#[test]
 fn without_the_users_word_nothing_can_be_offered() {
     let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     let output = running.command("offered", "").output().unwrap();

@@ -115,8 +115,8 @@ impl ClosedBlock {
         Ok(Pages::new(pages_in(reserve.inner.get()?.bricks()?.1.page)))
     }
 
-    /// Returns the pages that neither first class has nor a promise sets aside. A promise that is
-    /// being taken counts as aside all the time.
+    /// Returns the number of pages that are in no block and no promise. A promise counts until its
+    /// block exists.
     ///
     /// # Errors
     /// [`ReserveError::Forked`].

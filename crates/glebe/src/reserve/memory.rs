@@ -314,7 +314,8 @@ impl Memory {
     }
 
     /// Maps a brick at `pages`, from where one was taken out. Returns a brick that does not have
-    /// that one's frames. The same brick counts as unmoved if the kernel does not tell its frames.
+    /// that one's frames. `is_same` says that the caller puts the taken brick itself back; then
+    /// hidden frames are no error.
     pub(super) fn put_in(
         &self,
         pages: Extent,

@@ -11,10 +11,11 @@
 //! ```
 //!
 //! *pins* keep a resident object in memory; *alone* is the exclusive pin, whose owner may write.
-//! *copy*: a copy of the current bytes exists. *busy*: one thread works on the copy and holds a
-//! pin. *used*: pinned since the clock hand last passed. *dead*: the bytes are unwanted. A thread
-//! that makes an object loading, leaving or taken (to be freed) owns it until the next step. Only
-//! this owner, the busy thread, or the exclusive pin's owner changes the copy.
+//! *copy*: a copy of the current bytes exists. *busy*: one thread works on the copy, or confirms a
+//! touched page, and holds a pin. *used*: pinned since the clock hand last passed. *dead*: the
+//! bytes are unwanted. A thread that makes an object loading, leaving or taken (to be freed) owns
+//! it until the next step. Only this owner, the busy thread, or the exclusive pin's owner changes
+//! the copy.
 //!
 //! Each step is one compare-and-exchange. No lock.
 

@@ -1,7 +1,6 @@
 //! Gives memory to clients and takes it back.
 
 use std::os::fd::AsFd;
-use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,8 +16,6 @@ use super::adopt::cut;
 use super::found::Found;
 use super::{Asked, Done, Made, Refusal, Server};
 use crate::conn::Waiting;
-use crate::growth::Task;
-use crate::keeper::{take_back_now, Kept};
 use crate::leases::{Held, Lease};
 use crate::quota::{Exceeded, Kind};
 use crate::stats::Counter;
@@ -316,10 +313,10 @@ impl Server {
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         let (serial, uid, wish, made) = (conn.serial, conn.uid, *wish, self.made.0.clone());
         let wake = Arc::clone(&self.wake);
-        let (kept, grower) = (Arc::clone(&self.kept), self.grower.clone());
         let work = move || {
-            let blocks = found.taken().and_then(|blocks| match wish.flags.one_file {
-                true => in_one_file(blocks, bytes, &kept, &grower),
+            let taken = found.taken().map_err(|why| (why, Vec::new()));
+            let blocks = taken.and_then(|blocks| match wish.flags.one_file {
+                true => ClosedBlock::concat(blocks).of_one_file().map(|block| vec![block]),
                 false => Ok(blocks),
             });
             let made_of = Made { conn: key, uid, serial, call, wish, bytes, blocks };
@@ -342,7 +339,14 @@ impl Server {
         let is_there = self.conns.get(key).is_some_and(|conn| conn.serial == serial);
         self.kept.making.fetch_sub(bytes, Ordering::AcqRel);
         self.soon_revocable -= if wish.flags.revocable { bytes } else { 0 };
-        let blocks = blocks.map_err(|error| format!("the memory could not be taken: {error}"));
+        let blocks = blocks.map_err(|(why, parts)| {
+            if !parts.is_empty() {
+                // At once, because cut bricks keep the pools' lock.
+                self.kept.under_way(bytes, true);
+                let _ = self.ended.send(parts);
+            }
+            format!("the memory could not be taken: {why}")
+        });
         let blocks = match blocks {
             Ok(blocks) if wish.flags.one_file && !self.is_as_wished(&blocks, &wish) => {
                 self.pass_to_keeper(blocks, false);
@@ -440,22 +444,6 @@ fn pieces(reserve: &Reserve, count: usize) -> Option<Vec<Promise>> {
     let one = || ClosedBlock::promise(reserve, Run::new(Pages::new(1)).any()).ok();
     let pieces: Vec<Promise> = std::iter::from_fn(one).take(count).collect();
     (pieces.len() == count).then_some(pieces)
-}
-
-/// Moves the bytes of blocks into one file, or else takes them back, so that lost pages are counted
-/// and replaced.
-fn in_one_file(
-    blocks: Vec<ClosedBlock>,
-    bytes: u64,
-    kept: &Kept,
-    grower: &Sender<Task>,
-) -> Result<Vec<ClosedBlock>, ReserveError> {
-    let made = ClosedBlock::concat(blocks).of_one_file();
-    made.map(|block| vec![block]).map_err(|(why, parts)| {
-        kept.under_way(bytes, true);
-        take_back_now(kept, parts, grower);
-        why
-    })
 }
 
 /// Returns the most files of a message that has all their frames.

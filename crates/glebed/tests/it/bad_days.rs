@@ -4,7 +4,9 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use glebe::contig::PoolLock;
 use glebe::internal::mapping::{Mapping, Visibility};
+use glebe::internal::sys::processes::process::effective_user;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe_lease::socket::Packets;
 use glebe_lease::wire::{Answer, Flags, Message, Name, Request};
@@ -270,17 +272,49 @@ fn a_page_that_is_stolen_while_a_file_is_made_is_counted_and_replaced() {
 }
 
 #[test]
+fn the_daemons_end_does_not_wait_for_a_file_that_is_being_made() {
+    if effective_user() != 0 {
+        return println!("skipped: this user cannot change the pool, so it needs no lock");
+    }
+    let Some(mut running) = Running::new(8, settings(0)) else { return };
+    let (raw, other) = (Raw::greeted(&running), running.client());
+    // The file is made when the lock is free.
+    let lock = PoolLock::acquire().unwrap();
+    raw.send(2, 0, Request::Lease(wish(8, ONE_FILE)));
+    let making = format!("glebe_lease_returning_bytes {}\n", 8 * brick());
+    let is_being_made = || other.stats().unwrap().contains(&making);
+    wait_until("the file is being made", PATIENCE, is_being_made);
+    let begin = Instant::now();
+    running.daemon = None;
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    drop(lock);
+    let is_back = || running.reserve.stats().held == Pages::ZERO;
+    wait_until("the memory is back", PATIENCE, is_back);
+}
+
+#[test]
 fn a_lack_of_descriptors_for_a_file_costs_no_memory() {
     alone!();
     let Some(running) = Running::new(8, settings(0)) else { return };
     let len = running.reserve.len();
-    let raw = Raw::greeted(&running);
+    let (raw, other) = (Raw::greeted(&running), running.client());
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();
-    raw.send(2, 0, Request::Lease(wish(8, ONE_FILE)));
-    let answer = raw.answer();
+    let returning = || {
+        let stats = other.stats().unwrap();
+        let line = stats.lines().find_map(|it| it.strip_prefix("glebe_lease_returning_bytes "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    for round in 0..100 {
+        raw.send(2, 0, Request::Lease(wish(8, ONE_FILE)));
+        // Bytes that count twice are seen in some round.
+        let most = std::iter::repeat_with(&returning).take_while(|bytes| *bytes > 0).max();
+        assert!(most <= Some(8 * brick()), "round {round}: {most:?}");
+        let answer = raw.answer();
+        assert!(matches!(answer, Some(Answer::Refused { .. })), "{answer:?}");
+        wait_until("the memory is back", PATIENCE, || returning() == 0);
+    }
     setrlimit(Resource::Nofile, before).unwrap();
-    assert!(matches!(answer, Some(Answer::Refused { .. })), "{answer:?}");
     running.wait_until_all_is_back();
     assert_eq!(running.reserve.len(), len);
     drop(running.client().lease(wish(8, ONE_FILE)).unwrap());

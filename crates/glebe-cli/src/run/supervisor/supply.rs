@@ -69,10 +69,10 @@ pub struct Supply {
     default_page: Option<PageSize>,
     /// The connection holds all leases.
     client: Option<Client>,
-    /// Earlier connections, which ended. A later daemon may have their leases, which live as long
-    /// as they do.
+    /// Connections that have ended. A restarted daemon may have adopted their leases, and ends a
+    /// lease when its connection closes.
     earlier: Vec<Client>,
-    /// A lease whose pages the call that goes on now does not get.
+    /// A lease that failed after the daemon had granted it. `close` gives it back.
     unused: Option<PartLease>,
     leased: Bytes,
     /// Free pages that belong to calls which reserve none, or whose thread is unknown.
@@ -187,7 +187,7 @@ impl Supply {
             ));
         }
         let (lease, file, bytes) = self.file(wanted)?;
-        // An error below leaves it there.
+        // If a step below fails, `close` gives the lease back.
         self.unused = Some(lease);
         // After the lease, because the daemon changes the pool for that.
         self.keeping = match is_kept {
@@ -259,7 +259,8 @@ impl Supply {
     /// Lets others change the pool again.
     pub fn close(&mut self) {
         self.keeping = None;
-        // Not before the call went on: on their way back, pages are free in the pool for a moment.
+        // Only after the call went on, because the call could otherwise take pages that the daemon
+        // is about to take back.
         self.unused = None;
     }
 
