@@ -4,6 +4,7 @@ mod daemons;
 mod ends;
 mod memfds;
 mod mounted;
+mod offering;
 mod offers;
 mod running;
 mod segments;
