@@ -1,7 +1,5 @@
-//! Copies bytes into and out of a [`Region`].
-//!
-//! Copies share the region's lock, which excludes marks, unmarks and drops. The kernel may still
-//! free a marked page; [`Region::try_read`] then reports the loss.
+//! Copies bytes into and out of a [`Region`]. Copies share its lock, which excludes marks, unmarks
+//! and drops. The kernel may still free a marked page.
 
 use super::engine::Backend;
 use super::state::RegionState;
@@ -27,7 +25,7 @@ impl Region {
             self.mapping.read(offset, buf);
             return Ok(());
         }
-        // An unarmed child's lost page may read as zeros, so a marked page counts as lost.
+        // An unarmed child's lost page may read as zeros.
         let told = state.as_deref().filter(|state| !state.is_unarmed).map(|state| &state.backend);
         let lost = match told {
             None => marked,

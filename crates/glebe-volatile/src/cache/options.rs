@@ -1,4 +1,4 @@
-//! [`CacheOptions`]: the options of a cache.
+//! [`CacheOptions`] makes a cache.
 
 use std::hash::Hash;
 use std::marker::PhantomData;
