@@ -56,7 +56,7 @@ impl PoolCounts {
 
 const UNREST_MAX: Duration = Duration::from_secs(5);
 
-/// Reads until two readings in a row agree, but at most for 5 s.
+/// Reads until two readings in a row agree, but at most for [`UNREST_MAX`].
 fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result<T, OsError> {
     let (mut before, mut seen) = (read()?, read()?);
     let end = Instant::now() + UNREST_MAX;

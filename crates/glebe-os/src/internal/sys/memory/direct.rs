@@ -1,4 +1,4 @@
-//! Calls for mappings, by their numbers: for a library that takes over the C library's names.
+//! System calls for a library that takes over the C library's names.
 //!
 //! Errors are numbers, as in [`errno`](crate::internal::sys::errno). Source: syscall(2).
 #![allow(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Calls for descriptors of huge pages, by their numbers: see [`direct`](super::direct).
+//! Calls for descriptors of huge pages, like those of [`direct`](super::direct).
 //!
 //! Source: memfd_create(2), open(2), ftruncate(2), fallocate(2), fstat(2), fcntl(2), sendmsg(2),
 //! cmsg(3).

@@ -124,7 +124,7 @@ impl CallListener {
         let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID;
         // SAFETY: the kernel reads the number.
         let asked = answer("ioctl", || unsafe { libc::ioctl(fd, request, id) });
-        // A kernel that does not know says nothing about the call.
+        // Other errors say nothing about the call.
         asked.map_or_else(|error| error.raw_os_error() != Some(libc::ENOENT), |_| true)
     }
 
