@@ -13,7 +13,7 @@ import time
 SOURCES = pathlib.Path(__file__).resolve().parent
 PR_SET_CHILD_SUBREAPER = 36
 # Seconds that a program's last children get to end.
-PATIENCE_CHILDREN = 3
+PATIENCE_CHILDREN = 15
 NOBODY = 65534
 
 

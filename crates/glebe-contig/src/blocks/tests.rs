@@ -5,6 +5,8 @@ use super::plan::{outlook, plan, Wanted, Whose};
 use super::record::Line;
 use super::*;
 use crate::Contig;
+use std::io::ErrorKind;
+
 use glebe_os::internal::sync::{StaticMutex, StaticMutexGuard};
 use glebe_os::internal::sys::machine::hugetlb::Pool;
 use glebe_os::internal::sys::machine::memory_block::{BlockState, MemoryBlock};
@@ -283,8 +285,15 @@ fn a_dry_run_of_the_bank_changes_no_block() {
     let before = text();
     // More than fits, so that a search for the last blocks fails.
     let len = Bytes::new(bank::movable().unwrap().memory.get() / 5);
-    println!("{:?}", bank::add(len, true).map(|change| change.notes));
+    let notes = bank::add(len, true).map(|change| change.notes);
     assert_eq!(text(), before);
+    let is_short = match &notes {
+        Ok(notes) => notes.iter().any(|note| note.contains("the longest stretch")),
+        Err(error) => matches!(error, Error::BlocksShort { .. }),
+    };
+    if !is_short {
+        println!("skipped: no search failed for want of blocks: {notes:?}");
+    }
 }
 
 #[test]
@@ -309,6 +318,7 @@ fn the_search_time_limits_the_wait_for_the_lock() {
     let refused = std::thread::scope(|scope| scope.spawn(build).join().unwrap());
     let took = began.elapsed();
     drop(lock);
-    assert!(refused.is_err());
+    let error = refused.map(|memory| memory.proof()).unwrap_err();
+    assert!(matches!(&error, Error::Os(why) if why.kind() == ErrorKind::TimedOut), "{error}");
     assert!(took < LOCK / 2, "{took:?}");
 }

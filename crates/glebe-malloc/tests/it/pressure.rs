@@ -9,6 +9,7 @@ use std::time::Duration;
 use glebe::Bytes;
 use glebe_malloc::heap;
 use glebe_testing::cgroup::{enter, Group};
+use glebe_testing::memory::rise;
 use glebe_testing::process::child_of;
 
 use crate::process::{objects, page, Object};
@@ -16,6 +17,8 @@ use crate::process::{objects, page, Object};
 const ROLE: &str = "GLEBE_TEST_ROLE";
 const LIMIT: Bytes = Bytes::mib(300);
 const USED: usize = 200 << 20;
+/// Most bytes that a neighbour takes in a second.
+const A_SECOND: u64 = 500 << 20;
 
 fn group() -> Option<Group> {
     match Group::make(LIMIT) {
@@ -96,9 +99,7 @@ fn hoard(size: usize) {
 }
 
 fn eat() {
-    let mut memory = vec![0_u8; USED];
-    memory.iter_mut().step_by(page()).for_each(|byte| *byte = 1);
-    sees_it_all(memory);
+    sees_it_all(rise(USED, A_SECOND));
 }
 
 /// Touches a fifth of [`USED`] slowly, like a working program.

@@ -104,8 +104,13 @@ pub fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
 }
 
 pub fn ended_well(child: libc::pid_t) -> bool {
+    exit_of(child) == Some(0)
+}
+
+/// Waits for a child. Returns its exit status, or `None` if a signal ended it.
+pub fn exit_of(child: libc::pid_t) -> Option<libc::c_int> {
     let mut status = 0;
     // SAFETY: the call fills a local.
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
-    waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    (waited == child && libc::WIFEXITED(status)).then(|| libc::WEXITSTATUS(status))
 }

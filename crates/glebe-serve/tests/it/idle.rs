@@ -7,12 +7,20 @@ use std::time::Duration;
 
 use glebe_testing::time::wait_until;
 use glebe_testing::Scratch;
+use rustix::process::{getrlimit, setrlimit, Resource};
 
 use crate::running::{dialogue, exactly, resident, stat, Running};
+
+const DESCRIPTORS: u64 = 2300;
 
 #[test]
 fn a_thousand_idle_connections_cost_little_and_more_are_refused() {
     glebe_testing::alone!();
+    // Both ends of each connection are this process's.
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    limit.current = limit.current.map(|current| current.max(wanted));
+    setrlimit(Resource::Nofile, limit).expect("within the hard limit");
     let server = Running::start(|settings| settings.conns = 1000);
     let mut first = server.connect();
     dialogue(&mut first, "mn\n", "MN\n");

@@ -185,8 +185,10 @@ fn commands_are_counted_by_the_beginning_of_keys() {
 
 #[test]
 fn meta_commands() {
-    let server = Running::start(|_| {});
+    let server = Running::start(|settings| settings.debug_time = true);
     let mut stream = server.connect();
+    // Stops the clock, because answers tell the time that is left.
+    dialogue(&mut stream, "debugtime p\n", "OK\n");
     dialogue(
         &mut stream,
         "ms k 2 F7 T100 c Oq1\nhi\nmg k f s v c t k Oz\nmg k h\nmg none v\nmg none v q\nmn\n",
@@ -208,8 +210,10 @@ fn meta_commands() {
 
 #[test]
 fn an_item_whose_time_is_over_can_be_made_by_a_read() {
-    let server = Running::start(|_| {});
+    let server = Running::start(|settings| settings.debug_time = true);
     let mut stream = server.connect();
+    // Stops the clock, because answers tell the time that is left.
+    dialogue(&mut stream, "debugtime p\n", "OK\n");
     dialogue(
         &mut stream,
         "mg k N-1 v\nmn\nmg k N2592001 s t f h l k Oz v\nmg k N-1\nmg k v\n\

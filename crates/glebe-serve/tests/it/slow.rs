@@ -345,12 +345,11 @@ fn others_are_served_while_a_list_is_made() {
         dialogue(&mut honest, &format!("set {key:0200} 0 0 1 noreply\nx\n"), "");
     }
     dialogue(&mut honest, "mn\n", "MN\n");
-    // Other programs may take the processor meanwhile, but not in each of ten lists.
-    let is_served = (0..10).any(|_| {
+    // Other programs may take the processor during many lists, but not for a minute.
+    wait_until("others are served during a list", Duration::from_secs(60), || {
         list_and_longest_wait(&server, &mut honest).is_some_and(|(list, longest)| {
             println!("a list in {list:?}, an answer in {longest:?} at most");
             longest * 5 < list
         })
     });
-    assert!(is_served);
 }

@@ -1,9 +1,9 @@
 //! Tests files with arbitrary state: every call ends without a crash.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use glebe_testing::time::{is_long, storm};
+use glebe_testing::time::{is_long, Storm};
 use proptest::prelude::*;
 
 use super::*;
@@ -28,23 +28,24 @@ fn calls_end_while_somebody_spoils_the_state() {
     let shared = Shared::options().holders(3).create(at(program::GRANULES)).unwrap();
     let (file, total) = program::file_of(&shared);
     let state = total - shared.len().get();
-    let (begin, time, calls) = (Instant::now(), storm(USUAL), AtomicU64::new(0));
+    let (storm, calls) = (Storm::begin(USUAL), AtomicU64::new(0));
+    let goes_on = || storm.goes_on(|| calls.load(Ordering::Relaxed) > 10);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let noise: Vec<u8> =
                 (0..997_u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
             for nth in 0.. {
-                if begin.elapsed() > time {
+                if !goes_on() {
                     break;
                 }
                 program::spoil(&file, state, &noise, nth);
             }
         });
         for thread in 0..3 {
-            let (shared, calls) = (&shared, &calls);
+            let (shared, calls, goes_on) = (&shared, &calls, &goes_on);
             scope.spawn(move || {
                 for nth in thread.. {
-                    if begin.elapsed() > time {
+                    if !goes_on() {
                         break;
                     }
                     let range = range(nth % (program::GRANULES - 4), 1 + nth % 4);

@@ -15,12 +15,13 @@ use super::fixture::Tree;
 
 const LIMIT: Bytes = Bytes::mib(160);
 const KEYS: u32 = 80;
+const WITHHELD: Duration = Duration::from_millis(100);
 
 #[test]
 fn entries_of_the_lowest_priority_go_and_what_is_built_then_is_not_kept() {
     let tree = Tree::v2("cache", LIMIT, Bytes::mib(20));
     let policy = Policy::default().margin(Bytes::mib(4)).lead(Duration::ZERO);
-    let policy = policy.withhold(Duration::from_millis(100));
+    let policy = policy.withhold(WITHHELD);
     let reclaimer = reclaimer_below(tree.root(), policy).unwrap();
     let options = Cache::<u32, u8>::options().refills(reclaimer.refills());
     let cache = options.build(Bytes::mib(128)).unwrap();
@@ -37,10 +38,12 @@ fn entries_of_the_lowest_priority_go_and_what_is_built_then_is_not_kept() {
     assert_eq!(reclaimer.poll().unwrap().freed(), Bytes::ZERO, "there is room");
     assert!(had(KEYS).is_kept());
     tree.set_used(Bytes::mib(158));
+    let asked = Instant::now();
     let done = reclaimer.poll().unwrap();
     assert!(done.asked > Bytes::ZERO && done.failed == 0, "{done:?}");
     assert_eq!(done.freed_of(Class::Volatile(Priority::LOWEST)), done.freed(), "{done:?}");
-    assert!(!had(KEYS + 1).is_kept());
+    // A busy machine may be too late.
+    assert!(!had(KEYS + 1).is_kept() || asked.elapsed() >= WITHHELD);
     let lost: Vec<u32> = (0..KEYS).filter(|key| cache.get(key).is_none()).collect();
     assert!(lost.len() as u64 >= done.freed().get() >> 20 && !lost.is_empty(), "{lost:?}");
     assert!(lost.iter().all(|key| key % 2 == 0), "{lost:?}");

@@ -126,8 +126,11 @@ fn volatile_memory_goes_before_objects() {
         let held = pool.held();
         black_box(rise(RISE.as_usize(), A_SECOND.get()));
         let stats = reclaimer.stats();
-        assert!(stats.freed_volatile > 0 && stats.freed_objects == 0, "{stats}");
-        assert_eq!(pool.held(), held);
+        assert!(stats.freed_volatile > 0, "{stats}");
+        // A late poll widens the margin. Objects may go if the region is not enough for it.
+        let left = region.stats().resident.get();
+        assert!(stats.freed_objects == 0 || left == 0, "{left} pages are left: {stats}");
+        assert!(stats.freed_objects > 0 || pool.held() == held, "{} of {held}", pool.held());
     });
 }
 

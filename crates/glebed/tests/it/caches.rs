@@ -19,7 +19,9 @@ use glebed::{Daemon, Quota, Settings};
 use rustix::thread::{capabilities, set_capabilities, CapabilitySet};
 
 use super::leases::{errno_of, EAGAIN, ENOMEM};
-use super::running::{brick, settings, wish, Running, CONTIGUOUS, PATIENCE, REVOCABLE};
+use super::running::{
+    answered, brick, put, settings, wish, Running, CONTIGUOUS, PATIENCE, REVOCABLE,
+};
 
 const PATH: &str = "GLEBE_TEST_CACHE";
 const NOBODY: u32 = 65534;
@@ -27,7 +29,7 @@ const LEN: usize = 4096;
 
 fn open(running: &Running, name: &str, bricks: u64) -> SharedCache {
     let options = SharedCache::options().size(Bytes::new(bricks * brick())).socket(&running.path);
-    let cache = options.open(name).unwrap();
+    let cache = answered(|| options.clone().open(name)).unwrap();
     assert!(cache.is_of_daemon());
     cache
 }
@@ -52,6 +54,18 @@ fn fill(cache: &SharedCache, keys: u32) -> u32 {
     (0..keys).filter(put).count() as u32
 }
 
+/// Stores values until every one is stored.
+fn fill_wholly(cache: &SharedCache, keys: u32) {
+    wait_until("all values are stored", PATIENCE, || fill(cache, keys) == keys);
+}
+
+/// Stores values until every one is stored and caches have so many bricks.
+fn fill_to(running: &Running, cache: &SharedCache, keys: u32, bricks: u64) {
+    wait_until("the cache has its memory", PATIENCE, || {
+        fill(cache, keys) == keys && stat(running, "cached_bytes") == bricks * brick()
+    });
+}
+
 fn stat(running: &Running, name: &str) -> u64 {
     let stats = running.client().stats().unwrap();
     let prefix = format!("glebe_lease_{name} ");
@@ -64,17 +78,17 @@ fn a_name_is_one_cache_for_the_processes_of_a_user_alone() {
     if is_child() {
         let path = std::env::var_os(PATH).unwrap();
         let options = SharedCache::options().size(Bytes::new(brick())).socket(path);
-        let cache = options.open("shared").unwrap();
+        let cache = answered(|| options.clone().open("shared")).unwrap();
         let mut value = Vec::new();
         let is_hit = cache.get(b"from the parent", &mut value);
         println!("saw {is_hit} {}", String::from_utf8_lossy(&value));
-        assert!(cache.put(b"from the child", b"hello").unwrap());
+        put(&cache, b"from the child", b"hello");
         return;
     }
     let open_to_all = Settings { mode: 0o666, ..settings(1) };
     let Some(running) = Running::new(6, open_to_all) else { return };
     let cache = open(&running, "shared", 2);
-    assert!(cache.put(b"from the parent", b"secret").unwrap());
+    put(&cache, b"from the parent", b"secret");
     let test = "caches::a_name_is_one_cache_for_the_processes_of_a_user_alone";
     let run = |uid: Option<u32>| {
         let mut command = child_of(test);
@@ -94,15 +108,17 @@ fn a_name_is_one_cache_for_the_processes_of_a_user_alone() {
         assert!(run(Some(NOBODY)).contains("saw false"));
         assert!(!cache.get(b"from the child", &mut value), "another user's value");
     }
-    assert!(run(None).contains("saw true secret"));
-    assert!(cache.get(b"from the child", &mut value) && value == b"hello");
+    // A child misses if the daemon does not answer it at once.
+    wait_until("a child sees the value", PATIENCE, || run(None).contains("saw true secret"));
+    wait_until("the child's value is seen", PATIENCE, || cache.get(b"from the child", &mut value));
+    assert_eq!(value, b"hello");
     let again = open(&running, "shared", 5);
     assert_eq!(again.size(), Bytes::new(2 * brick()), "a cache keeps its size");
     assert!(!open(&running, "other", 1).get(b"from the parent", &mut value));
     let rows = running.client().list().unwrap();
     let row = rows.iter().find(|row| row.name.as_str() == "shared").unwrap();
     assert!(row.is_cache && row.bytes > 0 && row.pid == 0, "{row:?}");
-    again.end().unwrap();
+    answered(|| again.end()).unwrap();
     assert!(!cache.get(b"from the parent", &mut value), "the cache was ended");
 }
 
@@ -111,15 +127,14 @@ fn leases_take_the_memory_of_caches_and_leave_misses() {
     let Some(running) = Running::new(8, settings(1)) else { return };
     let cache = open(&running, "tiles", 100);
     assert_eq!(cache.size(), Bytes::new(7 * brick()), "at most what is not kept zeroed");
-    let stored = fill(&cache, 2000);
-    assert!(stored > 1000, "{stored}");
-    assert_eq!(stat(&running, "cached_bytes"), 7 * brick(), "all but what is kept zeroed");
-    let there = found(&cache, 2000);
+    // All memory but what is kept zeroed.
+    fill_to(&running, &cache, 2000, 7);
+    let (stored, there) = (2000, found(&cache, 2000));
     if there != stored {
         // Two keys with equal set and tag, as in one run of 200, have one slot: either is there.
         let is_lost = |key: &u32| !cache.get(&key.to_le_bytes(), &mut Vec::new());
         let lost = (0..2000).find(is_lost).unwrap();
-        assert!(cache.put(&lost.to_le_bytes(), &value_of(lost, 1)).unwrap());
+        put(&cache, &lost.to_le_bytes(), &value_of(lost, 1));
         assert_eq!((there + 1, found(&cache, 2000)), (stored, there), "key {lost}");
     }
     let client = running.client();
@@ -162,7 +177,7 @@ fn leases_take_the_memory_of_caches_and_leave_misses() {
 fn a_promise_takes_memory_of_caches_if_there_is_enough() {
     let Some(running) = Running::new(8, settings(0)) else { return };
     let cache = open(&running, "promised", 8);
-    fill(&cache, 4000);
+    fill_to(&running, &cache, 4000, 8);
     let client = running.client();
     let lease = client.lease(wish(2, Flags::default())).unwrap();
     assert_eq!(stat(&running, "cached_bytes"), 6 * brick());
@@ -198,15 +213,14 @@ fn the_last_lease_that_a_user_may_have_takes_memory_of_caches() {
 fn a_small_cache_gets_memory_of_a_larger_one() {
     let Some(running) = Running::new(8, settings(0)) else { return };
     let large = open(&running, "large", 8);
-    fill(&large, 4000);
-    assert_eq!(stat(&running, "cached_bytes"), 8 * brick());
+    fill_to(&running, &large, 4000, 8);
     let small = open(&running, "small", 8);
     wait_until("the small cache has memory", Duration::from_secs(10), || {
         fill(&small, 4000);
         let rows = running.client().list().unwrap();
-        rows.iter().find(|row| row.name.as_str() == "small").unwrap().bytes >= 3 * brick()
+        let row = rows.iter().find(|row| row.name.as_str() == "small").unwrap();
+        row.bytes >= 3 * brick() && found(&small, 4000) > 0 && found(&large, 4000) > 0
     });
-    assert!(found(&small, 4000) > 0 && found(&large, 4000) > 0);
 }
 
 #[test]
@@ -214,7 +228,7 @@ fn an_unused_cache_loses_its_memory() {
     let idle = Settings { cache_idle: Duration::from_millis(50), ..settings(0) };
     let Some(running) = Running::new(4, idle) else { return };
     let cache = open(&running, "idle", 4);
-    fill(&cache, 10);
+    wait_until("the cache has memory", PATIENCE, || fill(&cache, 10) > 0);
     wait_until("the memory is back", Duration::from_secs(10), || {
         stat(&running, "cached_bytes") == 0
     });
@@ -228,7 +242,7 @@ fn an_unused_cache_loses_its_memory() {
 fn a_cache_goes_on_with_the_next_daemon() {
     let Some(mut running) = Running::new(4, settings(0)) else { return };
     let cache = open(&running, "goes on", 4);
-    fill(&cache, 100);
+    fill_wholly(&cache, 100);
     assert_eq!(found(&cache, 100), 100);
     drop(running.daemon.take());
     assert_eq!((found(&cache, 100), fill(&cache, 10)), (0, 0), "no daemon, no memory");
@@ -236,7 +250,7 @@ fn a_cache_goes_on_with_the_next_daemon() {
     running.daemon = Some(Daemon::start(&running.reserve, settings).unwrap());
     wait_until("the cache finds the daemon", Duration::from_secs(10), || fill(&cache, 10) > 0);
     let other = open(&running, "goes on", 4);
-    assert!(found(&other, 10) > 0, "both have the new daemon's");
+    wait_until("both have the new daemon's", PATIENCE, || found(&other, 10) > 0);
 }
 
 #[test]
@@ -250,18 +264,18 @@ fn what_a_cache_cannot_do_is_said() {
     let refused = options().size(Bytes::ZERO).open("empty").unwrap_err();
     assert!(matches!(refused, CacheError::BadSize { .. }), "{refused}");
     let cache = open(&running, "limited", 1);
-    assert!(cache.put(b"key", b"value").unwrap());
+    put(&cache, b"key", b"value");
     let refused = cache.put(b"key", &vec![0; cache.limit() - 2]).unwrap_err();
     let shown = format!("{} bytes; the cache \"limited\" has room for", cache.limit() + 1);
     assert!(refused.to_string().contains(&shown), "{refused}");
     assert!(!cache.get(b"key", &mut Vec::new()), "the older value must not stay");
     let (longest, mut found) = (vec![7; cache.limit() - 3], Vec::new());
-    assert!(cache.put(b"key", &longest).unwrap());
+    put(&cache, b"key", &longest);
     assert!(cache.get(b"key", &mut found) && found == longest);
     let refused = cache.put(&vec![0; 65_537], b"").unwrap_err();
     assert!(refused.to_string().contains("has room for 65536 bytes"), "{refused}");
     let all: Vec<SharedCache> = (1..64).map(|nth| open(&running, &nth.to_string(), 1)).collect();
-    match options().open("one more") {
+    match answered(|| options().open("one more")) {
         Err(CacheError::Lease(LeaseError::Refused { errno: 122, limit, .. })) => {
             assert_eq!(limit, Bytes::new(64));
         }
@@ -273,8 +287,9 @@ fn what_a_cache_cannot_do_is_said() {
 /// Stores and reads for ever; says what it finds wrong.
 fn worker() {
     let path = std::env::var_os(PATH).unwrap();
-    let cache = SharedCache::options().size(Bytes::new(6 * brick())).socket(path).open("killed");
-    let (cache, own) = (cache.unwrap(), std::process::id());
+    let options = SharedCache::options().size(Bytes::new(6 * brick())).socket(path);
+    let cache = answered(|| options.clone().open("killed")).unwrap();
+    let own = std::process::id();
     println!("ready");
     let mut value = Vec::new();
     for round in 0_u32.. {
@@ -331,7 +346,8 @@ fn killed_workers_leave_no_broken_value() {
         assert!(!said.contains("wrong"), "{said}");
     }
     let cache = open(&running, "killed", 6);
-    assert!(cache.put(b"key", b"value").unwrap() && cache.get(b"key", &mut Vec::new()));
+    put(&cache, b"key", b"value");
+    assert!(cache.get(b"key", &mut Vec::new()));
 }
 
 #[test]
@@ -339,7 +355,7 @@ fn a_recall_takes_caches_before_revocable_leases_and_those_take_no_caches() {
     let Some(running) = Running::new(8, settings(0)) else { return };
     let cache = open(&running, "before", 3);
     let keys = (3 * brick() / LEN as u64) as u32;
-    assert!(fill(&cache, keys) > 0);
+    wait_until("the cache has memory", PATIENCE, || fill(&cache, keys) > 0);
     let filled = stat(&running, "cached_bytes") / brick();
     assert!(filled > 0);
     let client = running.client();
@@ -374,7 +390,7 @@ fn a_run_that_nobody_can_prove_takes_no_memory_of_caches() {
         let growing = Settings { grow, ..settings(0) };
         let Some(running) = Running::with_room(4, 8, growing) else { return };
         let cache = open(&running, "kept", 4);
-        fill(&cache, 2000);
+        wait_until("the cache has memory", PATIENCE, || fill(&cache, 2000) > 0);
         let (client, page) = (running.client(), 2 << 20);
         let filled = stat(&running, "cached_bytes");
         let aligned = Wish { align: 2 * page, ..wish(1, Flags::default()) };
@@ -402,10 +418,7 @@ fn half_cached(name: &str) -> Option<(Running, SharedCache, PoolLock)> {
     }
     let running = Running::new(8, settings(0))?;
     let cache = open(&running, name, 4);
-    wait_until("the cache has its memory", PATIENCE, || {
-        fill(&cache, 4000);
-        stat(&running, "cached_bytes") == 4 * brick()
-    });
+    fill_to(&running, &cache, 4000, 4);
     Some((running, cache, PoolLock::acquire().unwrap()))
 }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use glebe::contig::{self, Contig, Error};
 use glebe::reserve::{Reserve, ReserveError};
 use glebe::units::{Bytes, PageSize};
+use glebe_cache::{CacheError, SharedCache};
 use glebe_lease::wire::{Flags, Name};
-use glebe_lease::{Client, Wish};
+use glebe_lease::{Client, LeaseError, Wish};
 use glebe_testing::time::wait_until;
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
@@ -94,6 +95,24 @@ impl Running {
         };
         wait_until("all memory is back", PATIENCE, is_back);
     }
+}
+
+/// Repeats a call until the daemon answers. A cache waits 200 ms at most, and a busy machine may
+/// stop the daemon for longer.
+pub fn answered<T>(mut call: impl FnMut() -> Result<T, CacheError>) -> Result<T, CacheError> {
+    let mut answer = None;
+    wait_until("the daemon answers", PATIENCE, || {
+        let called = call();
+        let is_silent = matches!(called, Err(CacheError::Lease(LeaseError::Silent { .. })));
+        answer = Some(called);
+        !is_silent
+    });
+    answer.unwrap()
+}
+
+/// Stores a value for which there is memory.
+pub fn put(cache: &SharedCache, key: &[u8], value: &[u8]) {
+    wait_until("the value is stored", PATIENCE, || cache.put(key, value).unwrap());
 }
 
 pub fn settings(zeroed_bricks: u64) -> Settings {

@@ -101,7 +101,8 @@ fn pins_over_the_quota_are_told_until_they_fall() {
     purging.says(&over);
     assert_eq!(purging.listen(a_look()), Vec::<String>::new());
     drop(some);
-    assert_eq!(purging.listen(a_look()), Vec::<String>::new());
+    // The command must look once meanwhile, also on a busy machine.
+    assert_eq!(purging.listen(Duration::from_millis(3300)), Vec::<String>::new());
     // The pins fell below the quota since the last warning, so the log warns again.
     let all = shared.pin(mib(0, 8)).unwrap();
     purging.says(&over.replace("3 MiB", "8 MiB"));

@@ -10,8 +10,9 @@ mod others;
 mod pressure;
 mod purging;
 
-use std::fs;
+use std::fs::{self, File};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -100,7 +101,9 @@ impl Fake {
     /// Sets the usage in place, because readers keep the file open.
     pub(crate) fn use_up(&self, used: Bytes) {
         let path = self.0.join("memory.current");
-        fs::write(path, format!("{:<20}\n", used.get())).unwrap();
+        // A file that is cut to be written anew is empty for a moment.
+        let file = File::options().write(true).create(true).truncate(false).open(path).unwrap();
+        file.write_all_at(format!("{:<20}\n", used.get()).as_bytes(), 0).unwrap();
     }
 
     pub(crate) fn lack(&self, missing: Bytes) {

@@ -21,6 +21,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use glebe_testing::time::{slowed, wait_until};
+use rustix::process::{waitpid, Pid, WaitOptions};
 
 pub fn patience() -> Duration {
     slowed(Duration::from_secs(20))
@@ -32,6 +33,13 @@ pub fn glebe() -> Command {
 
 fn output(args: &[&str]) -> Output {
     glebe().args(args).stdin(Stdio::null()).output().expect("the program starts")
+}
+
+/// Waits until all threads of a child that got SIGSTOP have stopped.
+fn wait_until_stopped(child: u32) {
+    let pid = Pid::from_raw(child as i32);
+    let (_, status) = waitpid(pid, WaitOptions::UNTRACED).expect("a child").expect("its status");
+    assert!(status.stopped(), "{status:?}");
 }
 
 pub struct Serving {

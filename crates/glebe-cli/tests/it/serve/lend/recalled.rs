@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::process::{Command, Stdio};
 
 use super::lending::{lives, Lending, LONG};
-use crate::serve::{glebe, Serving};
+use crate::serve::{glebe, wait_until_stopped, Serving};
 
 #[test]
 fn segments_are_lent_recalled_and_lent_again_at_new_addresses() {
@@ -114,6 +114,7 @@ fn a_late_answer_of_the_master_delays_no_recall() {
 fn memory_that_was_taken_ends_the_agent() {
     let Some((lending, _master)) = Lending::started_with("1", LONG) else { return };
     lending.signal("STOP", lending.lender.id());
+    wait_until_stopped(lending.lender.id());
     lending.leased("24M", "true");
     lending.signal("CONT", lending.lender.id());
     lending.wait("the agent is killed", |it| it.number("killed") == 1);
