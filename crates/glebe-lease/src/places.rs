@@ -180,7 +180,7 @@ impl Places {
         }
         if link.client.is_none() && !link.is_paused() {
             let begin = Instant::now();
-            let is_linked = self.is_linked(&mut link);
+            let is_linked = self.linked(&mut link).is_ok();
             link.pause = (!is_linked).then(|| pause_after(begin));
         }
     }
@@ -193,15 +193,17 @@ impl Places {
         self.mapped.iter().for_each(|generation| generation.store(0, Ordering::Release));
     }
 
-    /// Ends the cache for all processes.
+    /// Ends the cache for all processes. Without a daemon there is none to end.
     ///
     /// # Errors
     /// If the daemon does not answer; [`LeaseError::Forked`] in a child forked while another thread
     /// of the parent asked the daemon.
     pub fn end(&self) -> Result<(), LeaseError> {
         let mut link = self.link(true).ok_or(LeaseError::Forked)?;
-        self.is_linked(&mut link);
-        link.client.as_ref().map_or(Ok(()), |client| client.end_cache(link.number))
+        match self.linked(&mut link) {
+            Err(LeaseError::NoDaemon { .. }) => Ok(()),
+            linked => linked?.end_cache(link.number),
+        }
     }
 
     #[cold]
@@ -215,7 +217,7 @@ impl Places {
             return None;
         }
         let begin = Instant::now();
-        let is_linked = self.is_linked(&mut link);
+        let is_linked = self.linked(&mut link).is_ok();
         if is_linked && wanted != PlaceUse::Fill && self.generation(index) == 0 {
             return None;
         }
@@ -242,33 +244,32 @@ impl Places {
         }
     }
 
-    /// Returns true if this process has a connection, which it makes if necessary. Without one, no
-    /// place is mapped: its entries might be old. An ended cache is opened anew.
-    fn is_linked(&self, link: &mut Link) -> bool {
+    /// Returns this process's connection, which it makes if necessary. Without one, no place is
+    /// mapped: its entries might be old. An ended cache is opened anew.
+    fn linked<'l>(&self, link: &'l mut Link) -> Result<&'l Client, LeaseError> {
         let is_gone = |client: &Client| client.has_ended() || self.generation(0) == ENDED;
         if link.client.as_ref().is_some_and(is_gone) {
             self.forget(link);
         }
-        if link.client.as_ref().is_none_or(Client::is_inherited) && self.join(link).is_none() {
-            self.forget(link);
-        }
-        link.client.is_some()
+        let client = match link.client.take().filter(|client| !client.is_inherited()) {
+            Some(client) => client,
+            None => self.join(link).inspect_err(|_| self.forget(link))?,
+        };
+        Ok(link.client.insert(client))
     }
 
     /// Opens the cache on a connection of this process. A new daemon's cache replaces the old.
-    fn join(&self, link: &mut Link) -> Option<()> {
-        let client = connected(&self.path, self.name.as_str()).ok()?;
-        let opened = client.cache(self.memory.len(), self.name).ok()?;
+    fn join(&self, link: &mut Link) -> Result<Client, LeaseError> {
+        let client = connected(&self.path, self.name.as_str())?;
+        let opened = client.cache(self.memory.len(), self.name)?;
         let fits = opened.place == self.place.get() && opened.places == self.count() as u64;
-        let file = MemoryFile::adopt(opened.control).ok()?.ok()?;
-        let is_long = file.len().is_ok_and(|len| len >= self.control.len());
-        if !fits || !file.is_sealed() || !is_long {
-            return None;
+        let file = MemoryFile::adopt(opened.control)?.map_err(|_| Malformed::Answer)?;
+        if !fits || !file.is_sealed() || file.len()? < self.control.len() {
+            return Err(Malformed::Answer.into());
         }
-        self.control.lay(Bytes::ZERO, file.as_file(), self.control.len()).ok()?;
+        self.control.lay(Bytes::ZERO, file.as_file(), self.control.len())?;
         link.number = opened.number;
-        link.client = Some(client);
-        Some(())
+        Ok(client)
     }
 
     /// With `waits`, waits for other threads.

@@ -63,12 +63,13 @@ fn a_line_has_what_memcached_tells_of_an_item() {
     }
     assert_eq!(small["flags"], "7");
     assert!(number(small["size"]) >= 3 + 5 && number(large["size"]) >= 5 + 9000, "{listed:?}");
-    assert_eq!(number(large["la"]) - number(small["la"]), 20);
+    let passed = number(large["la"]) - number(small["la"]);
+    assert!((20..40).contains(&passed), "{passed}");
     assert_eq!(number(large["exp"]) - number(small["la"]), 1000);
     dialogue(
         &mut stream,
         "me a%2\n",
-        &format!("ME a%2 exp=-1 la=20 cas=1 fetch=no cls=1 size={}\n", small["size"]),
+        &format!("ME a%2 exp=-1 la={passed} cas=1 fetch=no cls=1 size={}\n", small["size"]),
     );
 }
 

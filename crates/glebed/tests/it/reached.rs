@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use glebe::internal::sys::memory::memory_file::MemoryFile;
 use glebe::units::Bytes;
-use glebe_cache::SharedCache;
+use glebe_cache::{CacheError, SharedCache};
 use glebe_lease::socket::{bound, Packets};
 use glebe_lease::wire::{Answer, Flags, Message, Request};
+use glebe_lease::LeaseError;
 use glebe_testing::stressed::{in_child, ChildEnd};
 use glebe_testing::time::wait_until;
 use glebe_testing::Scratch;
@@ -223,6 +224,20 @@ fn fork_during_a_request() -> ChildEnd {
     });
     silent.kill();
     ended
+}
+
+#[test]
+fn a_cache_whose_daemon_does_not_answer_is_not_said_to_be_ended() {
+    let scratch = Scratch::new("glebed-fake");
+    let path = scratch.path().join("leases");
+    let killed = Fake::start(&path, 70);
+    let cache = open(&path, 2);
+    killed.kill();
+    cache.end().unwrap();
+    let silent = bound(&path).unwrap();
+    rustix::net::listen(&silent, 8).unwrap();
+    let refused = cache.end().unwrap_err();
+    assert!(matches!(refused, CacheError::Lease(LeaseError::Silent { .. })), "{refused}");
 }
 
 #[test]
