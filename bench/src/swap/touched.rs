@@ -130,12 +130,12 @@ impl Touched {
         }
     }
 
-    /// Makes pages leave memory: all but one of a region, or those that the kernel agrees to swap.
+    /// Makes pages leave memory: all but four of a region, or those that the kernel agrees to swap.
     pub(super) fn chill(&self) -> Outcome {
         match &self.owner {
             Owner::Region(region) => {
                 let budget = region.budget();
-                region.set_budget(page_size().bytes())?;
+                region.set_budget(Pages::new(4).bytes(page_size()))?;
                 region.set_budget(budget)?;
             }
             Owner::Map(_) => {

@@ -200,9 +200,10 @@ impl Places {
     /// of the parent asked the daemon.
     pub fn end(&self) -> Result<(), LeaseError> {
         let mut link = self.link(true).ok_or(LeaseError::Forked)?;
-        match self.linked(&mut link) {
-            Err(LeaseError::NoDaemon { .. }) => Ok(()),
-            linked => linked?.end_cache(link.number),
+        match (self.linked(&mut link), &link.client) {
+            (Ok(()), Some(client)) => client.end_cache(link.number),
+            (Ok(()) | Err(LeaseError::NoDaemon { .. }), _) => Ok(()),
+            (Err(error), _) => Err(error),
         }
     }
 
@@ -244,9 +245,9 @@ impl Places {
         }
     }
 
-    /// Returns this process's connection, which it makes if necessary. Without one, no place is
-    /// mapped: its entries might be old. An ended cache is opened anew.
-    fn linked<'l>(&self, link: &'l mut Link) -> Result<&'l Client, LeaseError> {
+    /// Makes a connection of this process, if necessary. Without one, no place is mapped: its
+    /// entries might be old. An ended cache is opened anew.
+    fn linked(&self, link: &mut Link) -> Result<(), LeaseError> {
         let is_gone = |client: &Client| client.has_ended() || self.generation(0) == ENDED;
         if link.client.as_ref().is_some_and(is_gone) {
             self.forget(link);
@@ -255,7 +256,8 @@ impl Places {
             Some(client) => client,
             None => self.join(link).inspect_err(|_| self.forget(link))?,
         };
-        Ok(link.client.insert(client))
+        link.client = Some(client);
+        Ok(())
     }
 
     /// Opens the cache on a connection of this process. A new daemon's cache replaces the old.

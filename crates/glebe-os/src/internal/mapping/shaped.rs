@@ -27,18 +27,20 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::Collapse)
     }
 
-    /// Unmaps everything beyond `len`, which is whole base pages.
+    /// Unmaps everything beyond `len`, which is whole base pages. After an error, a later call of
+    /// [`unmap`] unmaps it, so the mapping is shorter all the same.
     pub fn shorten(&mut self, len: Bytes) -> Result<(), OsError> {
         if len >= self.len {
             return Ok(());
         }
-        // SAFETY: `&mut self` excludes other users of the part beyond `len`.
-        unsafe { unmap(self.addr + len.as_usize(), self.len - len)? };
+        let beyond = self.len - len;
         self.len = len;
         if self.own.take().is_some() {
             self.own = Some(self.note());
         }
-        Ok(())
+        // SAFETY: the part beyond `len` belongs to the mapping no more, and `&mut self` excludes
+        // other users of it.
+        unsafe { unmap(self.addr + len.as_usize(), beyond) }
     }
 
     pub fn aligned_to(self, align: PageSize) -> Result<Self, OsError> {

@@ -226,6 +226,7 @@ mod armed {
         match call {
             "mmap" => &[ENOMEM, EPERM, EAGAIN],
             "munmap" | "mprotect" | "munlock" | "mlock2" => &[ENOMEM],
+            "fallocate" if once => &[EIO, ENOMEM, EINTR],
             "madvise" if once => &[ENOMEM, EINTR, EAGAIN],
             "madvise" => &[ENOMEM, EINVAL],
             "lock" if once => &[ENOLCK, EINTR],

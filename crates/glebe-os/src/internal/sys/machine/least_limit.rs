@@ -8,18 +8,40 @@ use std::ffi::CStr;
 use crate::internal::sys::files::plain_file::{self, Plain};
 use crate::internal::sys::processes::lean;
 
-const LIST: usize = 2048;
+/// Longest line of `/proc/self/cgroup`, in bytes. Longer ones are skipped.
+const LINE: usize = 2048;
 const PATH: usize = 512;
 
 /// Returns the least limit in bytes, or the machine's memory if that is less.
 #[must_use]
 pub fn least() -> Option<u64> {
-    let mut list = [0; LIST];
-    let file = Plain::open(c"/proc/self/cgroup");
-    let len = file.map_or(0, |file| plain_file::read(&file, &mut list));
-    let lines = list[..len].split(|byte| *byte == b'\n');
-    let of_groups = lines.filter_map(place_of).filter_map(|place| least_of(place, value_of));
-    of_groups.chain(lean::machine_memory()).min()
+    let mut least = lean::machine_memory();
+    if let Some(file) = Plain::open(c"/proc/self/cgroup") {
+        each_line(&file, |line| {
+            let limit = place_of(line).and_then(|place| least_of(place, value_of));
+            least = least.into_iter().chain(limit).min();
+        });
+    }
+    least
+}
+
+fn each_line(file: &Plain, mut each: impl FnMut(&[u8])) {
+    let (mut part, mut filled) = ([0; LINE], 0);
+    loop {
+        let got = plain_file::read(file, &mut part[filled..]);
+        filled += got;
+        let mut rest = &part[..filled];
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            each(&rest[..end]);
+            rest = &rest[end + 1..];
+        }
+        if got == 0 {
+            return each(rest);
+        }
+        let left = if rest.len() == LINE { 0 } else { rest.len() };
+        part.copy_within(filled - left..filled, 0);
+        filled = left;
+    }
 }
 
 /// Mount of the hierarchy, path of the cgroup, and name of the limit's file.
@@ -92,6 +114,19 @@ mod tests {
         let long: Place = ("/g", &[b'a'; PATH], "/m");
         let value = |path: &CStr| (path == c"/g/m").then_some(1);
         assert_eq!(least_of(long, value), Some(1), "those above are asked");
+    }
+
+    #[test]
+    fn every_line_of_a_long_list_is_seen() {
+        let scratch = glebe_testing::Scratch::new("cgroups");
+        let path = scratch.path().join("list");
+        let lines: Vec<String> = (0..40).map(|n| format!("{n}:{}", "x".repeat(n * 40))).collect();
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let mut seen = Vec::new();
+        let file = Plain::open(&path).unwrap();
+        each_line(&file, |line| seen.push(String::from_utf8(line.to_vec()).unwrap()));
+        assert_eq!(seen, lines);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::error::OsError;
@@ -67,7 +67,13 @@ impl Brick {
         let subject = || format!("page {nth} of {}", self.len);
         // SAFETY: the descriptor is open.
         let allocate = || unsafe { libc::fallocate(self.file.as_raw_fd(), mode, at, len) };
-        call("fallocate", subject, allocate)
+        loop {
+            match call("fallocate", subject, allocate) {
+                // A signal before the page. It is left as it was.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
     }
 
     /// Frees the pages from the nth on. Touches of mappings then raise SIGBUS.

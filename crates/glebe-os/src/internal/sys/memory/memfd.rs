@@ -98,7 +98,8 @@ impl MemFile {
     /// keeps the pages.
     ///
     /// # Errors
-    /// If fstatfs(2) fails; EINVAL for another kind of file.
+    /// If fstatfs(2) fails; EINVAL for another kind of file; EPERM for a file that is sealed
+    /// against writes, because the kernel would refuse its mappings.
     pub fn adopt(descriptor: OwnedFd) -> Result<Self, OsError> {
         let file: File = descriptor.into();
         let mut stat = MaybeUninit::<libc::statfs>::zeroed();
@@ -117,6 +118,7 @@ impl MemFile {
             let source = io::Error::from_raw_os_error(libc::EINVAL);
             return Err(refused(source, "fstatfs", what));
         };
+        is_writable(&file)?;
         Ok(Self { parents: None, file, page, len: None, guard: ForkGuard::new() })
     }
 
@@ -167,6 +169,9 @@ impl MemFile {
     /// The caller owns `addr..addr + len`, in whole pages, and nothing refers to it.
     #[inline]
     pub unsafe fn map_over(&self, addr: usize, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        if self.len.is_none() {
+            is_writable(&self.file)?;
+        }
         if self.page != page_size() {
             try_file(&self.file, offset, len)?;
         }
@@ -184,6 +189,19 @@ impl MemFile {
             libc::fallocate(self.file.as_raw_fd(), mode, from, bytes)
         })
     }
+}
+
+/// Refuses a file that is sealed against writes. mmap would, but after it has unmapped what was at
+/// the address.
+fn is_writable(file: &File) -> Result<(), OsError> {
+    // SAFETY: the descriptor is open.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    // -1 for a file that cannot have seals.
+    if seals >= 0 && seals & (libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE) != 0 {
+        let source = io::Error::from_raw_os_error(libc::EPERM);
+        return Err(refused(source, "fcntl", "a file that is sealed against writes"));
+    }
+    Ok(())
 }
 
 impl Drop for MemFile {

@@ -19,6 +19,7 @@ use crate::internal::sys::call::{answer, call};
 use crate::internal::sys::files::file;
 use crate::internal::sys::machine::limits;
 use crate::internal::sys::memory::memfd;
+use crate::internal::sys::processes::signals;
 use crate::units::Bytes;
 
 const BLOCK: u64 = 512;
@@ -135,6 +136,7 @@ impl MemoryFile {
 
     fn fallocate(&self, mode: libc::c_int, offset: u64, len: u64) -> Result<(), OsError> {
         let subject = || format!("{offset:#x}, {}", Bytes::new(len));
+        let mut without_signals = None;
         loop {
             let done = answer("fallocate", || {
                 let (offset, len) = (offset as libc::off_t, len as libc::off_t);
@@ -143,7 +145,10 @@ impl MemoryFile {
             });
             match done {
                 Ok(_) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Some kernels then undo all, so that a timer's signals would let no call end.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    without_signals.get_or_insert_with(signals::Blocked::new);
+                }
                 Err(source) => return Err(refused("fallocate", subject(), source)),
             }
         }

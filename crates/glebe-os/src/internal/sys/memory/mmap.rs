@@ -85,12 +85,17 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
 }
 
 pub fn set_aside(len: Bytes, align: PageSize) -> Result<usize, OsError> {
+    aside(len, align, (NO_ACCESS, ADDRESSES))
+}
+
+fn aside(len: Bytes, align: PageSize, how: (libc::c_int, libc::c_int)) -> Result<usize, OsError> {
     let too_long =
         || OsError::new("mmap", len.to_string(), io::Error::from_raw_os_error(libc::ENOMEM));
     let whole = len.checked_add(align.bytes()).ok_or_else(too_long)?;
-    let base = map(whole, Backing::Addresses)?;
-    // SAFETY: nothing else uses the new range.
-    Ok(unsafe { cut(base, whole, len, align) })
+    unmap_left();
+    let subject = || format!("{whole}, {}", Backing::Addresses);
+    // SAFETY: the kernel chooses unused addresses, and nothing else uses them.
+    unsafe { raw(0, whole, how, None, subject).map(|base| cut(base, whole, len, align)) }
 }
 
 /// Unmaps a range except `len` bytes at its first multiple of `align`, and returns their address.
@@ -185,16 +190,20 @@ pub(in crate::internal::sys) unsafe fn protect(
 
 /// Maps ordinary memory at a multiple of `align`. Cuts surplus addresses before it maps memory,
 /// because a process that locks its memory populates all that it maps.
+///
+/// Before Linux 6.12, a refused mmap over addresses has unmapped these, and another thread may have
+/// them by then. mprotect leaves them mapped. It charges the memory, unless the addresses were
+/// mapped with `MAP_NORESERVE`.
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
-    let start = set_aside(len, align)?;
-    let how = (ALL_ACCESS, ANONYMOUS | libc::MAP_FIXED);
+    let start = aside(len, align, (NO_ACCESS, ANONYMOUS))?;
     // SAFETY: nothing else uses the new addresses.
     unsafe {
-        let made = raw(start, len, how, None, || format!("{len}, {}", Backing::Ordinary));
-        if made.is_err() {
+        let at = ptr::with_exposed_provenance_mut(start);
+        let made = answer("mprotect", || libc::mprotect(at, len.as_usize(), ALL_ACCESS));
+        made.map(|_| start).map_err(|source| {
             let _ = unmap(start, len);
-        }
-        made
+            limits::refused("mmap", format!("{len}, {}", Backing::Ordinary), source)
+        })
     }
 }
 
