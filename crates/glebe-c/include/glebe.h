@@ -1547,7 +1547,8 @@ typedef struct glebe_swap_region {
 } glebe_swap_region;
 
 /* Makes a region of `len_bytes` zeros, rounded up to whole pages, with at most `budget_bytes` in
- * memory. Errors: as glebe_swap_store_new; OS also if userfaultfd(2) is refused. */
+ * memory: four pages or more, because one instruction may touch that many. Errors: as
+ * glebe_swap_store_new; OS also if userfaultfd(2) is refused. */
 int glebe_swap_region_new(uint64_t len_bytes, uint64_t budget_bytes,
                           const glebe_swap_options *options, glebe_swap_region *region);
 
@@ -1562,8 +1563,8 @@ int glebe_swap_region_memory(glebe_swap_region region, void **address, uint64_t 
 
 /* Loads `len_bytes` from `offset_bytes` on and keeps them in memory until `pin` is freed. Until
  * then the program, system calls and devices may read and write them. Their pages count against the
- * budget; an eighth of it is kept for all other pages. No other pin, and no read or write below,
- * can use one of the pages meanwhile. Errors: NULL, BEYOND, TOO_MANY; PINNED by another pin;
+ * budget; an eighth of it, and four pages or more, are kept for all other pages. No other pin, and no
+ * read or write below, can use one of the pages meanwhile. Errors: NULL, BEYOND, TOO_MANY; PINNED by another pin;
  * BUDGET, FULL, CORRUPT, OS, NO_MEMORY. */
 int glebe_swap_region_resident(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes,
                                void **address, glebe_swap_pin *pin);

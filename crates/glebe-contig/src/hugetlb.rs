@@ -153,7 +153,7 @@ impl<'a> Builder<'a> {
         // Surplus pages cannot serve a wanted node, because the kernel chooses the node.
         if !pool.is_part() {
             match lock.with_surplus(&pool, missing()?, || self.mapped(pages)) {
-                // The kernel lacks memory, has no surplus of this size, or keeps its limit.
+                // The kernel lacks memory, has no surplus of this size, or refuses a higher limit.
                 Err(Error::Os(error)) if is_no_surplus(&error) => {}
                 other => return other,
             }

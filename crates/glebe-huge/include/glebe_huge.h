@@ -28,8 +28,8 @@ __attribute__((weak)) int glebe_huge_offer(void *address, size_t length);
  *   EIO         there is no daemon any more: the contents are there, and nobody takes them
  *   EAGAIN      the daemon does not answer now, and may yet take mappings: call again
  *   ENOMEM      the range has lost a mapping
- * A fork keeps all offered mappings, and MADV_DONTNEED those in its range. The next call still
- * returns 1 if the daemon took some of them, except for memory that MADV_DONTNEED has zeroed. */
+ * A fork takes back all offers; MADV_DONTNEED takes back the offers in its range. The next call
+ * still returns 1 if the daemon took some memory, except for memory that MADV_DONTNEED zeroed. */
 __attribute__((weak)) int glebe_huge_keep(void *address, size_t length);
 
 #ifdef __cplusplus

@@ -93,7 +93,7 @@ pub(crate) fn lacks_pages(start: usize, piece: &Piece) -> bool {
     let is_readable = piece.prot & PROT_READ != 0;
     // SAFETY: the piece is mapped, and the calls change no bytes.
     unsafe {
-        if !is_readable && direct::mprotect(start, piece.len, PROT_READ).is_err() {
+        if !is_readable && direct::mprotect(start, piece.len, piece.prot | PROT_READ).is_err() {
             return false;
         }
         let answer = direct::madvise(start, piece.len, MADV_POPULATE_READ);

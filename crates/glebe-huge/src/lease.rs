@@ -46,7 +46,8 @@ impl State {
         mapped.map_err(|error| {
             if matches!(error, LeaseError::Silent { .. }) {
                 self.is_silent = true;
-                // A late grant ends with this connection, once its older leases have ended.
+                // The connection closes when its last lease ends. The daemon then takes a late
+                // grant back.
                 self.client = None;
             }
             error.to_string()

@@ -42,7 +42,7 @@ pub(crate) fn keep(addr: usize, len: usize) -> Answer {
     if state.pieces.is_any(range.clone()) || !state.lost.is_any(range.clone()) {
         for number in state.whole(range.clone())? {
             match state.keep(number) {
-                // Without a daemon, other mappings may still be lost ones.
+                // Goes on: the daemon may have taken other mappings before it ended.
                 Err(EIO) => kept = Err(EIO),
                 other => other?,
             }

@@ -626,7 +626,7 @@ static time_t seconds(void)
     return now.tv_sec;
 }
 
-/* A silent daemon may have taken memory before. A fork finds out without it, and waits once. */
+/* A fork asks the kernel which memory is gone, and waits for a silent daemon once. */
 static void silent_taken(void)
 {
     char *all[4];

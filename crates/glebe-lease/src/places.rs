@@ -9,6 +9,7 @@
 //! that it has.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -193,7 +194,7 @@ impl Places {
         self.mapped.iter().for_each(|generation| generation.store(0, Ordering::Release));
     }
 
-    /// Ends the cache for all processes. Without a daemon there is none to end.
+    /// Ends the cache for all processes. Does nothing if no daemon runs.
     ///
     /// # Errors
     /// If the daemon does not answer; [`LeaseError::Forked`] in a child forked while another thread
@@ -202,8 +203,8 @@ impl Places {
         let mut link = self.link(true).ok_or(LeaseError::Forked)?;
         match (self.linked(&mut link), &link.client) {
             (Ok(()), Some(client)) => client.end_cache(link.number),
-            (Ok(()) | Err(LeaseError::NoDaemon { .. }), _) => Ok(()),
-            (Err(error), _) => Err(error),
+            (Err(LeaseError::NoDaemon { source, .. }), _) if is_none(&source) => Ok(()),
+            (other, _) => other,
         }
     }
 
@@ -313,6 +314,11 @@ impl Places {
 fn now() -> u64 {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     (time.tv_sec as u64).wrapping_mul(1000).wrapping_add(time.tv_nsec as u64 / 1_000_000)
+}
+
+/// Returns true if an error of connect(2) proves that no daemon runs.
+fn is_none(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 fn connected(path: &Path, name: &str) -> Result<Client, LeaseError> {

@@ -65,7 +65,7 @@ pub(crate) struct Made {
     call: u32,
     wish: Wish,
     bytes: u64,
-    /// An error has the memory that was taken before, also cut memory.
+    /// After an error: the blocks to give back, of which some may be cut.
     blocks: Result<Vec<ClosedBlock>, (ReserveError, Vec<ClosedBlock>)>,
 }
 
@@ -225,8 +225,8 @@ impl Server {
         let now = Instant::now();
         if let Some(every) = self.settings.pulse.filter(|_| self.pulse.is_some_and(|at| at <= now))
         {
-            self.pulse = Some(now + every);
-            self.store.show_life();
+            let is_told = self.store.show_life();
+            self.pulse = Some(now + if is_told { every } else { every / 4 });
         }
     }
 

@@ -157,9 +157,10 @@ impl Store {
         }
     }
 
-    /// Tells the service manager that the daemon works. A busy one hears the next call.
-    pub(crate) fn show_life(&self) {
-        let _ = self.send("WATCHDOG=1\n", &[]);
+    /// Tells the service manager that the daemon works. Returns false if the manager is busy, so
+    /// that this sign is lost.
+    pub(crate) fn show_life(&self) -> bool {
+        self.send("WATCHDOG=1\n", &[]) != Err(Errno::AGAIN)
     }
 
     /// Fails if the service manager is busy, because clients must not wait for it.

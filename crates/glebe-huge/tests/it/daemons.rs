@@ -57,7 +57,7 @@ fn a_fork_beside_a_silent_daemon_waits_once_and_touches_nothing_that_was_taken()
 }
 
 #[test]
-fn an_offer_that_a_silent_daemon_obeys_later_is_an_offer() {
+fn memory_offered_to_a_silent_daemon_may_be_taken_later() {
     glebe_testing::alone!();
     let Some(running) = Running::new("traps.c", BRICKS, settings()) else { return };
     let offering = Offering::of(&running, "silent_offer");
@@ -84,7 +84,7 @@ fn a_program_learns_of_what_was_taken_also_after_the_daemons_end() {
 }
 
 #[test]
-fn a_loss_that_the_program_has_zeroed_since_is_none() {
+fn a_loss_that_the_program_zeroed_is_not_reported() {
     let Some(mut running) = Running::new("traps.c", BRICKS, settings()) else { return };
     for is_started_anew in [false, true] {
         let offering = Offering::of(&running, "told_dontneed");

@@ -86,8 +86,8 @@ impl Stream {
         self.session().is_some_and(Session::is_handshaking)
     }
 
-    /// Returns the bytes that went through the socket; zeros without TLS, whose reads and writes
-    /// tell them.
+    /// Returns the bytes that went through the socket. Returns zeros without TLS: reads and writes
+    /// then return the bytes themselves.
     pub(super) fn records(&self) -> Records {
         self.session().map_or_else(Records::default, Session::records)
     }

@@ -85,7 +85,8 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
         });
         let Some(exptime) = vivify.filter(|_| found.is_none()) else { break found.is_some() };
         if let Some(head) = made {
-            // The new item is gone already, usually because its time is over. Its head is answered.
+            // The new item is gone already, usually because its time is over. The answer shows the
+            // head that was stored.
             shown = Some((false, head));
             get_head(&head, None, true, sent, (flags, has_value(&head), now), out);
             break true;

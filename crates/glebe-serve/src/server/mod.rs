@@ -80,7 +80,7 @@ struct Shared {
     is_ending: AtomicBool,
     /// Bytes charged for values that are being received.
     under_way: AtomicU64,
-    /// Bytes that a value needs that has waited long for room in `under_way`, or 0.
+    /// Length in bytes of a value that has waited long for room, or 0.
     wanted: AtomicU64,
     /// Bytes of the buffers of connections whose clients have not taken their answers.
     answers: AtomicU64,

@@ -117,6 +117,8 @@ impl Worker {
                 () if self.charged > 0 => Some(STALL_LOOK),
                 () => looks.then_some(IDLE_LOOK),
             };
+            // Bytes that came later may wait unread.
+            let (polled_at, second) = (Instant::now(), shared.store.clock().now());
             match self.poll.poll(&mut events, wait) {
                 Err(e) if e.kind() != ErrorKind::Interrupted => {
                     tell(format_args!("a worker ends: epoll_wait: {e}"));
@@ -125,9 +127,7 @@ impl Worker {
                 }
                 _ => {}
             }
-            let mut count = 0;
             for event in &events {
-                count += 1;
                 match event.token() {
                     WAKE => self.welcome(),
                     Token(number) => {
@@ -138,13 +138,6 @@ impl Worker {
                     }
                 }
             }
-            // More events may wait otherwise.
-            if count < EVENTS {
-                self.kick_stalled(&hands);
-                if looks {
-                    self.kick_idle(idle, &hands);
-                }
-            }
             self.try_again();
             for _ in 0..self.queue.len() {
                 if let Some(number) = self.queue.pop_front() {
@@ -152,6 +145,10 @@ impl Worker {
                 }
             }
             self.serve_watchers(&hands);
+            self.kick_stalled(polled_at, &hands);
+            if looks {
+                self.kick_idle(second, idle, &hands);
+            }
         }
         self.conns.drain().flatten().for_each(|conn| shared.forget(&conn));
     }
@@ -204,7 +201,8 @@ impl Worker {
         let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
         self.turns += 1;
         conn.is_queued = false;
-        self.later.retain(|waits| *waits != number);
+        let waited = self.later.iter().position(|waits| *waits == number);
+        waited.map(|at| self.later.remove(at));
         hands.waiting = self.later.len();
         let (read, written) = (hands.counters.bytes_read.get(), hands.counters.bytes_written.get());
         let (charged, was_receiving) = (conn.charged, conn.is_receiving());
@@ -219,7 +217,8 @@ impl Worker {
         if has_taken || conn.kept == 0 {
             conn.took_at = self.turns;
         }
-        if has_taken || was_receiving && has_sent {
+        let goes_on = has_taken || was_receiving && has_sent;
+        if goes_on && !conn.stream.is_handshaking() {
             conn.shown.last.store(hands.shared.store.clock().now(), Ordering::Relaxed);
         }
         if conn.charged > 0 && has_sent {
@@ -229,7 +228,8 @@ impl Worker {
         self.charged -= usize::from(charged > 0);
         match &fate {
             Ok(Fate::Waits | Fate::Again) => {}
-            Ok(Fate::Later) => self.later.push(number),
+            // Keeps its place.
+            Ok(Fate::Later) => self.later.insert(waited.unwrap_or(self.later.len()), number),
             Ok(Fate::Ends) | Err(_) => {
                 self.conns.remove(number);
                 hands.counters.ssl_handshake_errors.add(conn.stream.is_handshaking().into());

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Cost: adding copies the item; reading looks up each page that the item touches, at most three.
-//! Changing an item's head rewrites its page, or both if a border splits it. It takes no more room.
+//! Changing an item's head rewrites the head's page, or both if it crosses a border. No item goes.
 //! Lock: the shard's.
 
 use std::collections::VecDeque;

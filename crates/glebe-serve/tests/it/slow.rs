@@ -118,7 +118,7 @@ fn values_that_do_not_come_to_their_end_have_a_limit_in_sum() {
     dialogue(&mut honest, &format!("set k 0 0 {LEN}\n{value}\n"), "STORED\n");
 }
 
-/// Begins 41 values, which have all room of values on their way: 4 MiB.
+/// Begins 41 values, which take all of the 4 MiB for incomplete values.
 fn begun(server: &Running, honest: &mut TcpStream) -> Vec<TcpStream> {
     let begin = |_| {
         let mut stream = server.connect();

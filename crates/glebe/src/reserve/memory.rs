@@ -314,8 +314,8 @@ impl Memory {
     }
 
     /// Maps a brick at `pages`, from where one was taken out. Returns a brick that does not have
-    /// that one's frames. `is_same` says that the caller puts the taken brick itself back; then
-    /// hidden frames are no error.
+    /// that one's frames. With `is_same`, the caller puts the same brick back, whose frames may be
+    /// hidden.
     pub(super) fn put_in(
         &self,
         pages: Extent,

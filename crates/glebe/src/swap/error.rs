@@ -55,8 +55,8 @@ pub enum SwapError {
         /// Least budget.
         least: Bytes,
     },
-    /// The budget would be below the pinned memory.
-    #[error("a budget of {given} where {pinned} are pinned")]
+    /// Guards pin more than they may of this budget.
+    #[error("a budget of {given} is too small where {pinned} are pinned")]
     BudgetBelowPinned {
         /// Budget.
         given: Bytes,

@@ -13,7 +13,7 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
 /// A value has stalled if no byte of it came for longer than this.
 const STALL: Duration = Duration::from_secs(1);
-/// A value has also stalled if fewer bytes come in a second, after the first [`STALL`].
+/// Bytes a second. After [`STALL`], a value that came more slowly on average has also stalled.
 const RATE: f64 = 4096.0;
 
 /// Bytes of a record of TLS that has come in part, or of a usual handshake.
@@ -21,16 +21,15 @@ const RECORD: u64 = 20 << 10;
 
 impl Worker {
     /// Ends connections without a command or a byte of a value or an answer for longer than `idle`,
-    /// or in a handshake for longer than [`HANDSHAKE_TIME`].
-    pub(super) fn kick_idle(&mut self, idle: Option<Duration>, hands: &Hands<'_>) {
-        let now = self.shared.store.clock().now();
+    /// or in a handshake for longer than [`HANDSHAKE_TIME`], at `now`, the second of the last poll.
+    pub(super) fn kick_idle(&mut self, now: u32, idle: Option<Duration>, hands: &Hands<'_>) {
         if now == self.looked_at {
             return;
         }
         self.looked_at = now;
         let is_idle = |conn: &Conn| {
             let last = conn.shown.last.load(Ordering::Relaxed);
-            // A queued one may have sent bytes that nobody has read yet.
+            // A queued connection may have unread bytes.
             if conn.watcher.is_some() || conn.is_queued {
                 return false;
             }
@@ -49,19 +48,20 @@ impl Worker {
         }
     }
 
-    /// Ends connections whose values have stalled, the most silent first, until a value that has
-    /// waited long has room.
-    pub(super) fn kick_stalled(&mut self, hands: &Hands<'_>) {
+    /// Ends connections whose values had stalled at the time of the last poll, the most silent
+    /// first, until a value that has waited long has room.
+    pub(super) fn kick_stalled(&mut self, polled_at: Instant, hands: &Hands<'_>) {
         let is_time = self.charged > 0 && self.searched_at.elapsed() >= STALL_LOOK;
         if !is_time || !self.shared.is_short() {
             return;
         }
         self.searched_at = Instant::now();
         let stalled = self.conns.iter().filter_map(|(number, conn)| {
-            // A queued one may have sent bytes that nobody has read yet.
+            // A queued connection may have unread bytes.
             let conn = conn.as_ref().filter(|conn| conn.charged > 0 && !conn.is_queued)?;
-            let least = RATE * conn.charged_at.elapsed().saturating_sub(STALL).as_secs_f64();
-            let has_stalled = conn.came_at.elapsed() > STALL || (conn.input.len() as f64) < least;
+            let since = |time| polled_at.saturating_duration_since(time);
+            let least = RATE * since(conn.charged_at).saturating_sub(STALL).as_secs_f64();
+            let has_stalled = since(conn.came_at) > STALL || (conn.input.len() as f64) < least;
             has_stalled.then_some((conn.came_at, number))
         });
         let mut stalled: Vec<(Instant, usize)> = stalled.collect();

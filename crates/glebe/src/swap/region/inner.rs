@@ -192,7 +192,10 @@ impl RegionCore {
         let (budget, unmovable) = (self.budget(), self.unmovable.load(Ordering::Relaxed));
         let limit = match unmovable {
             0 => budget,
-            _ => budget.max(unmovable + (budget / MOVABLE_SHARE).max(1)),
+            _ => {
+                let movable = (budget / MOVABLE_SHARE).max(LEAST);
+                budget.max(unmovable + movable).max(unmovable + self.pinned() + LEAST)
+            }
         };
         let add = |charged: u64| Some(charged + pages).filter(|sum| *sum <= limit);
         self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()

@@ -26,19 +26,25 @@ pub fn least() -> Option<u64> {
 }
 
 fn each_line(file: &Plain, mut each: impl FnMut(&[u8])) {
-    let (mut part, mut filled) = ([0; LINE], 0);
+    let (mut part, mut filled, mut is_long) = ([0; LINE], 0, false);
     loop {
         let got = plain_file::read(file, &mut part[filled..]);
         filled += got;
         let mut rest = &part[..filled];
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            each(&rest[..end]);
+            if !std::mem::take(&mut is_long) {
+                each(&rest[..end]);
+            }
             rest = &rest[end + 1..];
         }
         if got == 0 {
-            return each(rest);
+            if !is_long {
+                each(rest);
+            }
+            return;
         }
-        let left = if rest.len() == LINE { 0 } else { rest.len() };
+        is_long |= rest.len() == LINE;
+        let left = if is_long { 0 } else { rest.len() };
         part.copy_within(filled - left..filled, 0);
         filled = left;
     }
@@ -120,12 +126,15 @@ mod tests {
     fn every_line_of_a_long_list_is_seen() {
         let scratch = glebe_testing::Scratch::new("cgroups");
         let path = scratch.path().join("list");
-        let lines: Vec<String> = (0..40).map(|n| format!("{n}:{}", "x".repeat(n * 40))).collect();
+        let line = |n: usize| format!("{n}:{}", "x".repeat(n * 40));
+        let mut lines: Vec<String> = (0..40).map(line).collect();
+        lines.insert(20, "long".repeat(LINE));
         std::fs::write(&path, lines.join("\n")).unwrap();
         let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         let mut seen = Vec::new();
         let file = Plain::open(&path).unwrap();
         each_line(&file, |line| seen.push(String::from_utf8(line.to_vec()).unwrap()));
+        lines.remove(20);
         assert_eq!(seen, lines);
     }
 

@@ -69,7 +69,7 @@ impl Brick {
         let allocate = || unsafe { libc::fallocate(self.file.as_raw_fd(), mode, at, len) };
         loop {
             match call("fallocate", subject, allocate) {
-                // A signal before the page. It is left as it was.
+                // A signal came before the kernel changed the page.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 done => return done,
             }

@@ -118,7 +118,7 @@ impl MemFile {
             let source = io::Error::from_raw_os_error(libc::EINVAL);
             return Err(refused(source, "fstatfs", what));
         };
-        is_writable(&file)?;
+        refuse_sealed(&file)?;
         Ok(Self { parents: None, file, page, len: None, guard: ForkGuard::new() })
     }
 
@@ -170,7 +170,7 @@ impl MemFile {
     #[inline]
     pub unsafe fn map_over(&self, addr: usize, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         if self.len.is_none() {
-            is_writable(&self.file)?;
+            refuse_sealed(&self.file)?;
         }
         if self.page != page_size() {
             try_file(&self.file, offset, len)?;
@@ -191,9 +191,9 @@ impl MemFile {
     }
 }
 
-/// Refuses a file that is sealed against writes. mmap would, but after it has unmapped what was at
+/// Refuses a file that is sealed against writes. mmap refuses it too, but first unmaps what was at
 /// the address.
-fn is_writable(file: &File) -> Result<(), OsError> {
+fn refuse_sealed(file: &File) -> Result<(), OsError> {
     // SAFETY: the descriptor is open.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     // -1 for a file that cannot have seals.
@@ -236,6 +236,25 @@ mod tests {
     use std::ptr;
 
     use crate::internal::sys::memory::mmap::munmap;
+
+    #[test]
+    fn a_file_that_is_sealed_against_writes_is_refused() {
+        let len = page_size().bytes();
+        for seal in [libc::F_SEAL_WRITE, libc::F_SEAL_FUTURE_WRITE] {
+            let file = make(None).unwrap();
+            file.set_len(len.get()).unwrap();
+            let adopted = MemFile::adopt(file.try_clone().unwrap().into()).unwrap();
+            let at = adopted.map(page_size()).unwrap();
+            // SAFETY: nothing else uses the mapping.
+            unsafe { munmap(at, len).unwrap() };
+            // SAFETY: the descriptor is open.
+            let sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seal) };
+            assert_eq!(sealed, 0);
+            let refused = adopted.map(page_size()).unwrap_err();
+            assert!(refused.to_string().contains("sealed against writes"), "{refused}");
+            assert!(MemFile::adopt(file.into()).is_err());
+        }
+    }
 
     #[test]
     fn two_mappings_of_a_file_are_the_same_bytes() {

@@ -145,7 +145,7 @@ impl MemoryFile {
             });
             match done {
                 Ok(_) => return Ok(()),
-                // Some kernels then undo all, so that a timer's signals would let no call end.
+                // Some kernels undo an interrupted call. With a fast timer, no call would end.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     without_signals.get_or_insert_with(signals::Blocked::new);
                 }

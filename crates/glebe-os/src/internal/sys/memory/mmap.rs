@@ -191,9 +191,9 @@ pub(in crate::internal::sys) unsafe fn protect(
 /// Maps ordinary memory at a multiple of `align`. Cuts surplus addresses before it maps memory,
 /// because a process that locks its memory populates all that it maps.
 ///
-/// Before Linux 6.12, a refused mmap over addresses has unmapped these, and another thread may have
-/// them by then. mprotect leaves them mapped. It charges the memory, unless the addresses were
-/// mapped with `MAP_NORESERVE`.
+/// Before Linux 6.12, mmap(MAP_FIXED) unmaps the old addresses even if it fails, and another thread
+/// can get them. mprotect keeps them. It charges the memory, unless the addresses were mapped with
+/// `MAP_NORESERVE`.
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let start = aside(len, align, (NO_ACCESS, ANONYMOUS))?;
     // SAFETY: nothing else uses the new addresses.
