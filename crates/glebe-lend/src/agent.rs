@@ -1,8 +1,8 @@
 //! [`Agent`] is the helper process with Mooncake's package.
 //!
 //! It has a process group of its own, so that the terminal's SIGINT does not reach it. It ends with
-//! the lender: the kernel kills it once the thread that started it ends, and its standard input
-//! ends.
+//! the lender: the kernel kills it, and its standard input ends. The kernel already
+//! kills it when the thread ends that started it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -118,6 +118,7 @@ impl Agent {
         self.last
     }
 
+    /// Returns the answers that are there.
     pub(crate) fn answers(&mut self) -> Vec<Answer> {
         self.has_output &= read(&mut self.stdout, &mut self.lines);
         self.lines.whole().iter().filter_map(|line| Answer::parse(line)).collect()
@@ -180,7 +181,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // After a wait, another process may have its number.
+        // Once somebody has waited for it, its number may be another process's.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.kill();
             let _ = self.child.wait();

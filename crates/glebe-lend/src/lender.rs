@@ -29,17 +29,18 @@ use crate::slot::{Held, Slot, State, Why};
 use crate::status::{serve, Counter, Now, Shown};
 use leases::Made;
 
+/// The helper process.
 #[derive(Debug)]
 enum Helper {
     None,
-    /// Its store is being set up, at most until `until`. After `has_told`, setup has failed.
+    /// Its store is being set up, until then at most. It may have told why it cannot be, and ends.
     Starting {
         agent: Agent,
         until: Instant,
         has_told: bool,
     },
     Ready(Agent),
-    /// It was killed. If it was ready, its store may have had segments.
+    /// It was killed, at that time. Its store may have had segments.
     Dying {
         agent: Agent,
         killed: Instant,
@@ -59,7 +60,7 @@ pub struct SegmentLender {
     /// When to start an agent, and the next pause after a failure.
     start_at: Instant,
     pause: Duration,
-    /// Time of the latest answer to a mount or unmount. Checks run in another thread of the agent.
+    /// The latest answer to a mount or an unmount. A check has a thread of the agent of its own.
     heard: Instant,
     /// A question for the master that has no answer, and when to ask the next one.
     check: Option<(u64, Instant)>,
@@ -70,7 +71,7 @@ pub struct SegmentLender {
     made: (Sender<Made>, Receiver<Made>),
     wake: Arc<EventFd>,
     is_stopping: bool,
-    /// Troubles that were logged and have not ended.
+    /// Troubles that were told and have not ended.
     told: BTreeSet<&'static str>,
     now: Now,
     log: Log,
@@ -79,6 +80,7 @@ pub struct SegmentLender {
 /// The slots' descriptors follow this many others.
 const FIXED: usize = 5;
 
+/// Descriptors that are readable.
 #[derive(Debug, Default)]
 struct Readable {
     stop: bool,
@@ -177,7 +179,7 @@ impl SegmentLender {
             .filter(|at| held(*at).is_some_and(Held::may_be_recalled))
             .collect();
         let clients = waits.iter().filter_map(|at| held(*at));
-        // `wake` takes the place of a missing agent, and of a stop already seen.
+        // `wake` fills the place of a missing agent, and of a stop that was seen.
         let wake = self.wake.as_fd();
         let stop_fd = if self.is_stopping { wake } else { stop };
         let [end, output, log] = agent.map_or([wake; 3], Agent::descriptors);
@@ -227,6 +229,7 @@ impl SegmentLender {
         self.shown.counts.add(counter, 1);
     }
 
+    /// Logs an event.
     fn log(&mut self, text: &str) {
         self.log.line("glebe lend", text);
     }
@@ -238,7 +241,7 @@ impl SegmentLender {
         }
     }
 
-    /// Ends a trouble. Logs `text` if the trouble was logged.
+    /// Ends a trouble. Logs `text` if it was told.
     fn clear(&mut self, trouble: &'static str, text: &str) {
         if self.told.remove(trouble) {
             self.log(text);

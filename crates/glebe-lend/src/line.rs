@@ -8,6 +8,7 @@ pub(crate) struct Answer {
     pub(crate) body: Result<String, Refused>,
 }
 
+/// The agent's refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) code: String,

@@ -90,6 +90,7 @@ pub(crate) enum State {
 pub(crate) struct Slot {
     pub(crate) state: State,
     pub(crate) backoff: Backoff,
+    /// It waits until then.
     pub(crate) until: Option<Instant>,
     /// Why it rests, for the status.
     pub(crate) why: &'static str,
@@ -124,11 +125,13 @@ impl Slot {
         matches!(self.state, State::Waiting) && self.until.is_some_and(|until| until > now)
     }
 
+    /// Makes the slot wait.
     pub(crate) fn rest(&mut self, until: Option<Instant>, why: &'static str) {
         self.state = State::Waiting;
         (self.until, self.why) = (until, why);
     }
 
+    /// Returns the state in words.
     pub(crate) fn words(&self, now: Instant) -> String {
         let seconds = |duration: Duration| duration.as_secs_f64().ceil() as u64;
         match &self.state {

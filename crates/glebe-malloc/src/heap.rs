@@ -223,7 +223,7 @@ fn hand_over(space: &'static Space, least: usize) -> bool {
     is_taken
 }
 
-/// In bytes. Arenas grow, because mimalloc can have only 160.
+/// Returns the next arena's length in bytes: it grows, because mimalloc can have only 160 arenas.
 fn next_arena(handed: usize) -> usize {
     let eighth = handed / 8;
     let power = if eighth == 0 { 0 } else { 1 << eighth.ilog2() };

@@ -1,5 +1,7 @@
-//! Copies bytes into and out of a [`Region`]. Copies share its lock, which excludes marks, unmarks
-//! and drops. The kernel may still free a marked page.
+//! Copies bytes into and out of a [`Region`].
+//!
+//! Copies share the region's lock, which excludes marks, unmarks and drops. The kernel may still
+//! free a marked page; [`Region::try_read`] then reports the loss.
 
 use super::engine::Backend;
 use super::state::RegionState;
@@ -25,7 +27,7 @@ impl Region {
             self.mapping.read(offset, buf);
             return Ok(());
         }
-        // An unarmed child's lost page may read as zeros.
+        // An unarmed child's lost page may read as zeros, so a marked page counts as lost.
         let told = state.as_deref().filter(|state| !state.is_unarmed).map(|state| &state.backend);
         let lost = match told {
             None => marked,

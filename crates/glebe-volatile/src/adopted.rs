@@ -2,9 +2,10 @@
 //!
 //! `NoHugePages` forbids huge pages, because making one would undo a mark.
 //!
-//! `Scan` *arms* (registers with the userfaultfd) only marked parts. Holes get the page of zeros
-//! first, because an armed hole counts as lost. [`Budget`] counts armed ranges, because each may
-//! split a mapping in three.
+//! The engine `Scan` *arms* (registers with the userfaultfd) only marked parts. Holes get the page
+//! of zeros first, because an armed hole counts as lost. [`Budget`] counts armed ranges, because
+//! each may split a mapping in three. A new mapping over an armed part is not armed; a call to fill
+//! it fails with ENOENT.
 //!
 //! Unit: base pages from the region's start. Lock: the region's.
 //!
@@ -64,8 +65,8 @@ impl Adopted {
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
                 .and_then(|()| uffd.arm(addr, len))
-                // Makes fork copy the page tables. Else the child would find holes, which count as
-                // lost.
+                // `fill_holes` makes fork always copy the page tables. Else the child would find
+                // holes, which count as lost.
                 .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
         };
         made.map_err(|error| {

@@ -105,6 +105,7 @@ impl Region {
 }
 
 impl Shed for Region {
+    /// Records times of marks from now on.
     fn claim_for(&self, holder: Holder) -> Result<bool, Error> {
         let mut state = self.alone()?;
         if !self.caps.claim.take(holder) {

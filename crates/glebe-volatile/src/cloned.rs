@@ -1,8 +1,8 @@
-//! [`Region`] in a process made by clone(2) without the C library. Calls use neither the region's
-//! locks, which the parent's threads may have held, nor the parent's userfaultfd.
+//! [`Region`] serves a process made by clone(2) without the C library. The calls use neither the
+//! region's locks, which the parent's threads may have held, nor the parent's userfaultfd.
 //!
-//! An unmark reports all marked pages lost. It misses a loss whose mark an unfinished unmark of the
-//! parent had already cleared.
+//! An unmark reports all marked pages lost. The child does not report a loss whose mark an
+//! unfinished unmark of the parent had already cleared.
 //!
 //! # Safety
 //! Only marked pages inside the region are dropped.
@@ -21,7 +21,7 @@ impl Region {
             // SAFETY: marked pages of the region; the call drops only this process's copies.
             unsafe { advise(at, len, Advice::DontNeed)? };
         }
-        // Clears the marks last: after a failure, the next unmark reports every loss.
+        // Clears the marks last: after a failed call, the next unmark reports every loss.
         lost.iter().for_each(|run| self.marked.clear(*run));
         Ok(Purged::from_runs(lost))
     }

@@ -13,7 +13,7 @@ pub enum Error {
     /// The start or end of a range is unaligned.
     #[error("{:#x} is not a multiple of {granule}", offset.get())]
     Unaligned {
-        /// Offset, address or length.
+        /// Unaligned offset, address or length.
         offset: Bytes,
         /// Required alignment.
         granule: Bytes,
@@ -24,7 +24,7 @@ pub enum Error {
     /// The range ends beyond the region or the address space.
     #[error("a range ends at {:#x}; the limit is {:#x}", end.get(), limit.get())]
     Beyond {
-        /// The end; the maximum on overflow.
+        /// End of the range; the maximum on overflow.
         end: Bytes,
         /// Limit.
         limit: Bytes,
@@ -65,7 +65,7 @@ pub enum Error {
         /// First release that works.
         needed: &'static str,
     },
-    /// The kernel can neither keep nor free a present page.
+    /// The kernel neither keeps nor frees a present page.
     #[error("the page at {:#x} and {pages} from it can be neither kept nor taken", offset.get())]
     Stuck {
         /// Its offset.
@@ -79,7 +79,7 @@ pub enum Error {
         be refilled is for that one to say"
     )]
     HandlerCovered,
-    /// The process was cloned without the C library, so it cannot take locks.
+    /// clone(2) made the process without the C library, so no lock can be taken.
     #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
     Cloned,
     /// An option of shared memory is out of range.
@@ -135,7 +135,7 @@ pub enum Error {
         /// Time waited.
         waited: Duration,
     },
-    /// This process's pin counter of the granule is full.
+    /// This process's pin counter of a granule is full.
     #[error("the granule at {:#x} has {limit} pins of this process, the most", offset.get())]
     PinsExhausted {
         /// Offset of the granule.

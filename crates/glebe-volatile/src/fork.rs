@@ -1,12 +1,14 @@
 //! The fork step ([`atfork`]) makes regions follow fork(2). It holds all locks during the fork, so
-//! the child finds none taken by a thread that it lacks.
+//! the child finds none taken by a thread that it lacks, and its regions notice lost pages.
 //!
 //! Lock order: the list of regions; then for each region its lock and its log of unmarks. No call
 //! on a region creates or drops a region, or forks, so the step cannot deadlock. A child's region
-//! that cannot notice losses is *unarmed*: its marked pages count as lost.
+//! that cannot notice losses is *unarmed*: its marked pages count as lost. A raw clone(2) runs no
+//! step.
 //!
 //! # Safety
-//! `HELD` has each guard and the `Arc` of its lock. Forks run one at a time.
+//! `HELD` has each guard and the `Arc` of its lock. The forking thread makes and drops the guards,
+//! and forks run one at a time.
 #![allow(unsafe_code)]
 
 use std::mem::transmute;
@@ -34,9 +36,9 @@ unsafe impl Send for ListedRegion {}
 // SAFETY: as above.
 unsafe impl Sync for ListedRegion {}
 
-/// Adds the fork step of regions, as the first region's build does. Call this before you add an own
-/// step ([`atfork::add`]) with locks that you hold during calls on regions: the step added last
-/// takes its locks first.
+/// Adds the fork step of regions; otherwise the first region's build adds it. Call this before you
+/// add an own step ([`atfork::add`]) with locks that you hold during calls on regions: the step
+/// added last takes its locks first.
 ///
 /// # Errors
 /// As [`atfork::add`].
@@ -81,7 +83,8 @@ unsafe impl Send for Held {}
 
 static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
 
-/// Waits for a forking thread: the locks are unfair, so busy threads could delay a fork forever.
+/// Waits for a forking thread, because the locks are unfair and busy threads could delay a fork
+/// forever.
 #[inline]
 pub(super) fn give_way() {
     if IS_WAITING.load(Ordering::Relaxed) != 0 {

@@ -1,7 +1,7 @@
 //! [`rejoin`] joins base pages into huge pages before a mark.
 //!
-//! Lost huge pages return as base pages, which cost more to mark, keep and lose. At other times the
-//! region refuses huge pages, because a join of marked pages would unmark them.
+//! Lost huge pages return as base pages, which cost more to mark, keep and lose. Outside
+//! [`rejoin`], the region refuses huge pages, because a join of marked pages would unmark them.
 //!
 //! # Safety
 //! The range is the region's own, locked and unmarked. The advices change no contents.
@@ -14,7 +14,7 @@ use glebe_os::units::{Bytes, PageSize};
 /// Skips places where a base page is missing.
 pub(super) fn rejoin(pagemap: &Pagemap, reading: Reading, addr: usize, len: Bytes, huge: PageSize) {
     let joined = |addr, len| pagemap.huge_bytes(addr, len).is_ok_and(|bytes| bytes == len);
-    // Only `PAGEMAP_SCAN` recognizes huge pages.
+    // Without `PAGEMAP_SCAN`, huge pages cannot be recognized.
     if reading == Reading::Entries || joined(addr, len) {
         return;
     }

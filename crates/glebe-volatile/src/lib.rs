@@ -6,8 +6,8 @@
 //!
 //! Any thread may mark and unmark any range of whole granules; ranges may overlap. A second mark of
 //! a page changes nothing unless the callback refilled it ([`Options::on_lost`]). Do not write to
-//! marked memory: the write may keep the page, raise SIGBUS (*scan*), or make the unmark report the
-//! page lost (*tag*). The kernel never frees what the program maps over a marked part
+//! marked memory: the write may keep the page, raise SIGBUS (*scan*), or make the unmark report
+//! the page as lost (*tag*). The kernel never frees what the program maps over a marked part
 //! ([`Options::build_over`]).
 //!
 //! Units: bytes from the region's start; base pages in runs of lost pages. Lock: one per region.
@@ -98,7 +98,7 @@ pub use {
 #[doc(no_inline)]
 pub use glebe_os::{error::OsError, extent, page_size, units};
 
-/// Items for `glebe` and tests.
+/// Items for `glebe` and tests only.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internal {

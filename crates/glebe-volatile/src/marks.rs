@@ -48,7 +48,8 @@ const LAST: u64 = u64::MAX;
 pub(super) struct Marks {
     /// An empty range at `LAST` keeps the map's node allocated between marks.
     ranges: BTreeMap<u64, Mark>,
-    /// Priority, order and start; `None` until a cap, an age limit or a reclaimer may need it.
+    /// Priority, order and start; `None` until a cap, an age limit or a reclaimer may need the
+    /// queue.
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
     last_order: u64,
     pages: u64,

@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Requires this engine. Default: *scan* if available, else *tag*.
+    /// Requires this engine. Default: *scan* if the machine allows it, else *tag*.
     pub fn engine(self, engine: Engine) -> Self {
         Self { engine: Some(engine), ..self }
     }
@@ -58,30 +58,31 @@ impl Options {
         Self { max_age: Some(age), ..self }
     }
 
-    /// Makes `refill` supply the contents of a lost marked page that the program touches; the touch
-    /// is then repeated. A system call on the page fails with EFAULT instead. The next unmark
-    /// counts the page as kept; one under way may report it lost. The region's next
-    /// [`Region::mark`] or [`Region::drop_now`] lets the kernel free the page again, and caps count
-    /// it. *tag* never calls `refill`.
+    /// Makes `refill` supply the contents of a lost marked page when the program touches it; then
+    /// the touch is repeated. A system call on the page fails with EFAULT instead. The next unmark
+    /// counts the page as kept, but an unmark under way may report it lost. After the region's next
+    /// [`Region::mark`] or [`Region::drop_now`], the kernel may free the page again, and caps count
+    /// the page. *tag* never calls `refill`.
     ///
     /// The first region with a callback installs glebe's SIGBUS handler. Install your own handlers
-    /// before: building fails with [`Error::HandlerCovered`] if another runs before glebe's. Later
-    /// handlers must pass on signals that are not theirs.
+    /// before. Building fails with [`Error::HandlerCovered`] if another handler runs before
+    /// glebe's. Later handlers must pass on signals that are not theirs.
     ///
     /// # Safety
-    /// While the region exists, any thread may call `refill` with `data` in a signal handler. It
-    /// allocates nothing, takes no lock, does not unwind and touches no page of the region. It
-    /// returns null, or the address of bytes valid until the next call on the same thread.
+    /// While the region exists, any thread may call `refill` with `data` in a signal handler.
+    /// `refill` allocates nothing, takes no lock, does not unwind and touches no page of the
+    /// region. It returns null, or the address of bytes that stay valid until the next call on the
+    /// same thread.
     pub unsafe fn on_lost(self, refill: Refill, data: *const ()) -> Self {
         Self { on_lost: Some(OnLost { refill, data }), ..self }
     }
 
-    /// Builds a region of its own memory: `len` bytes, rounded up to granules, all zeros.
+    /// Builds a region of its own memory: `len` bytes, rounded up to whole granules, all zeros.
     ///
     /// # Errors
-    /// [`Error::Empty`] if `len` is 0, [`Error::Beyond`], [`Error::ZeroCap`], [`Error::SelfTest`],
-    /// [`Error::HandlerCovered`], [`Refusal::Locked`] if the process locks new memory, or the
-    /// kernel's refusal.
+    /// [`Error::Empty`] if `len` is 0, [`Error::Beyond`], [`Error::ZeroCap`], [`Refusal::Locked`]
+    /// if the process locks the memory that it maps, [`Error::SelfTest`],
+    /// [`Error::HandlerCovered`], or the kernel's refusal.
     pub fn build(self, len: Bytes) -> Result<Region, Error> {
         self.check()?;
         if len == Bytes::ZERO {
@@ -93,7 +94,7 @@ impl Options {
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let whole = whole.ok_or(too_long)?;
-        // The kernel refuses locked memory only after populating it.
+        // Checks now, because the kernel refuses locked memory only after populating it.
         if let Some(addr) = commit::locked_page()? {
             return Err(Refusal::Locked { at: addr }.into());
         }
@@ -102,16 +103,16 @@ impl Options {
         self.region(mapping, grain, backend, None)
     }
 
-    /// Builds a region over the whole base pages of the caller's `len` bytes at `addr`, contents
-    /// included. [`Options::huge`] has no effect. Dropping the region unmarks all pages and reports
-    /// no losses.
+    /// Builds a region over the caller's memory: the whole base pages of `len` bytes at `addr`,
+    /// contents included. [`Options::huge`] has no effect. Dropping the region unmarks all pages
+    /// and reports no losses.
     ///
     /// If the program maps something else over a marked part, *scan* neither loses the new pages
-    /// nor reports them lost. With *tag*, an unmark keeps their contents but reports them lost;
+    /// nor reports them lost. With *tag*, an unmark keeps their contents but reports them lost, and
     /// [`Region::drop_now`] and caps drop them. A forked child treats the new mapping as the old
     /// memory.
     ///
-    /// The granule is a base page. The kernel splits a huge page marked in part.
+    /// The granule is a base page. The kernel splits a huge page that is marked in part.
     ///
     /// # Errors
     /// [`Error::Empty`] without a whole page; [`Error::Beyond`]; [`Error::Unsuitable`] if the

@@ -40,7 +40,8 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 pub struct Region {
     /// Dropped first, because its signal handler may still write to the mapping.
     pub(super) _touches: Option<Touches>,
-    /// Dropped before `mapping`: a forked child arms the addresses of each listed region.
+    /// Dropped before `mapping`, because a forked child registers each listed region's addresses
+    /// with a userfaultfd.
     pub(super) _entry: fork::ListedRegion,
     pub(super) mapping: Mapping,
     pub(super) page: PageSize,
@@ -59,7 +60,7 @@ const _: () = {
 };
 
 impl Region {
-    /// Returns default options.
+    /// Returns the default options.
     pub fn options() -> Options {
         Options::default()
     }
@@ -103,13 +104,13 @@ impl Region {
         self.granule
     }
 
-    /// Marks whole granules: the kernel may free their pages. If the call marked a new page or
-    /// found a [refilled](Options::on_lost) one, drops marked memory beyond [`Options::cap`] or
-    /// [`Options::max_age`].
+    /// Marks a range of whole granules: the kernel may free its pages. Then drops marked memory
+    /// beyond [`Options::cap`] or [`Options::max_age`], if the call marked a new page or found a
+    /// [refilled](Options::on_lost) page.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::MapBudget`],
-    /// [`Error::Cloned`]: no page was marked. [`Error::Unsuitable`], [`Error::Os`]: the range may
+    /// [`Error::Cloned`]: no page was marked. [`Error::Unsuitable`] or [`Error::Os`]: the range may
     /// count as marked; unmark it.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
@@ -126,7 +127,7 @@ impl Region {
         } else if !refilled {
             return Ok(());
         }
-        // If a step below fails, the range counts as marked.
+        // Sets all bits first: if a step below fails, the range counts as marked.
         new.iter().for_each(|part| self.marked.set(*part));
         let given = new.iter().map(|part| {
             let marked = match &state.backend {
@@ -139,14 +140,14 @@ impl Region {
         self.keep_caps(&mut state)
     }
 
-    /// Unmarks whole granules and returns the lost pages, which now read as zeros. If another
-    /// unmark runs at the start, also returns its losses in the range. If a fork cuts an unmark
-    /// short, the child's next unmark of the same pages returns the losses.
+    /// Unmarks a range of whole granules and returns the lost pages, which now read as zeros. If
+    /// another unmark runs at the start, also returns the other's losses in the range. If a fork
+    /// cuts an unmark short, the child's next unmark of the same pages returns the losses.
     ///
     /// With [`Engine::Tag`], a page whose first word is a tag also counts as lost if that word was
     /// written while marked. The unmark zeroes such a page, except in the
-    /// [caller's memory](Options::build_over). In a run without tags, a lost page written while
-    /// marked counts as kept, and a page of zeros may count as lost.
+    /// [caller's memory](Options::build_over). In a run without tags, a lost page that was written
+    /// while marked counts as kept, and a page of zeros may count as lost.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -203,8 +204,8 @@ impl Region {
         Ok(lost)
     }
 
-    /// Zeroes lost pages written while marked, but not in adopted memory, where the program may
-    /// have mapped something else.
+    /// Zeroes lost pages written while marked. Skips adopted memory, because zeros could overwrite
+    /// a new mapping.
     fn settle_overwritten(&self, state: &RegionState, found: &[Extent]) {
         if found.is_empty() {
             return;
@@ -218,8 +219,8 @@ impl Region {
         }
     }
 
-    /// Drops the marked pages of whole granules: they are lost, and stay marked. Returns the bytes
-    /// newly dropped.
+    /// Drops the marked pages in a range of whole granules: they are lost, and stay marked. Returns
+    /// the bytes newly dropped.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`];
@@ -331,6 +332,7 @@ impl Region {
 }
 
 impl Drop for Region {
+    /// Unmarks the caller's memory.
     fn drop(&mut self) {
         if atfork::is_without_steps() || read(&self.locked.state).adopted.is_none() {
             return;

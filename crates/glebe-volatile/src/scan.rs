@@ -4,16 +4,17 @@
 //! whole, a caller's memory only in marked parts. Invariants: an unmarked armed page is never a
 //! hole; every armed hole is a lost page.
 //!
-//! `MADV_POPULATE_WRITE` keeps present pages, even in swap or during a migration, by making them
-//! dirty. If the kernel frees a page after a look at the tables, the next look finds a hole. An
-//! unmark fills holes last, with the page of zeros.
+//! `MADV_POPULATE_WRITE` keeps present pages, even in swap or during a migration, because it makes
+//! them dirty. If the kernel frees a page after a look at the tables, the next look finds a hole.
+//! An unmark fills holes last, with the page of zeros.
 //!
 //! Lock: the region's. Cost: one or two system calls per mark or unmark of a few present pages;
-//! more with huge pages, windows, chunks and lost runs.
+//! more with huge pages, and at least one per `WINDOW`, `CHUNK` and lost run.
 //! Sources: madvise(2), PAGEMAP_SCAN(2const), userfaultfd(2).
 //!
 //! # Safety
-//! Each range is in the region's mapping. Calls free only pages that are marked or about to be.
+//! Each range is in the region's mapping. Calls free only pages that are marked or about to be: the
+//! owner accepts the loss.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -34,11 +35,12 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 
 /// Longest part, in pages, first tried with one populate call.
 const FEW_PAGES: u64 = 16;
-/// Bytes per look at the page tables: few, because pages may change later.
+/// Bytes per look at the page tables, few because pages may change later.
 const WINDOW: Bytes = Bytes::mib(32);
-/// Bytes per populate call: few, because after a fork even a failing call copies shared pages.
+/// Bytes per populate call, few because after a fork even a failing call copies shared pages.
 const CHUNK: Bytes = Bytes::mib(4);
-/// Populate calls that may fail in a row at one place. Page migrations end sooner.
+/// Populate calls that may fail in a row at one place, before [`Error::Stuck`]. Failures during a
+/// page migration end sooner.
 const TRIES_MAX: u32 = 100;
 
 #[derive(Debug)]
@@ -52,7 +54,7 @@ static SHARED: StaticMutex<Weak<Kernel>> = StaticMutex::new(Weak::new());
 
 impl Kernel {
     fn of_process() -> Result<Arc<Self>, OsError> {
-        // In a child, a thread of the parent may hold the lock.
+        // Does not wait: in a child, a thread of the parent may hold the lock.
         let mut shared = SHARED.try_lock().ok();
         let known = shared.as_ref().and_then(|shared| shared.upgrade());
         if let Some(kernel) = known.filter(|kernel| !kernel.guard.is_child()) {
@@ -161,8 +163,8 @@ impl Scan {
         }
     }
 
-    /// Returns the lost pages, now zeros. After an error all pages count as marked, but the kernel
-    /// cannot free populated ones.
+    /// Unmarks `parts` and returns the lost pages, now zeros. On an error all pages count as
+    /// marked, but the kernel cannot free populated pages.
     #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         match parts {
@@ -206,7 +208,7 @@ impl Scan {
         Ok(filled)
     }
 
-    /// Flushes the TLB entries of freed pages, through which reads could find old bytes.
+    /// Flushes the TLB entries of freed pages, because reads could still find old bytes.
     /// `MADV_FREE` on any page flushes; the page of zeros stays.
     #[cold]
     fn tell_processors(&self, filled: Extent) {
@@ -215,8 +217,8 @@ impl Scan {
         let _ = unsafe { advise(addr, self.page.bytes(), Advice::Free) };
     }
 
-    /// Fills pages still armed, and adds them to `filled` (on an error, all `pages`). ENOENT:
-    /// `pages` spans mappings, or a part was mapped anew, so tries each half.
+    /// Fills pages still armed, and adds them to `filled` (on an error, all `pages`). On ENOENT,
+    /// tries each half, because `pages` spans mappings, or the program mapped a part anew.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
         let (addr, len) = pages.place(self.base, self.page);
         match self.kernel.uffd.fill_holes(addr, len) {
@@ -313,7 +315,7 @@ impl Scan {
         Ok((at, false))
     }
 
-    /// Returns false if a page is missing.
+    /// Makes pages dirty, which cancels their mark. Returns false if a page is missing.
     #[inline]
     fn populate(&self, pages: Extent) -> Result<bool, OsError> {
         let (addr, len) = pages.place(self.base, self.page);

@@ -1,9 +1,10 @@
 //! The self-test, run once per process, refuses kernels that can purge a page written after its
 //! mark.
 //!
-//! Linux before 6.1 is always refused: some releases (arm64, before 5.10) purge pages written after
-//! a fork, which the test does not try. If the kernel refuses a call, the test passes: a mark will
-//! meet the same refusal.
+//! The test marks pages (`MADV_FREE`), writes every other one again, and makes the kernel reclaim
+//! all. Releases before Linux 6.1 are always refused: some (arm64, before 5.10) purge pages written
+//! after a fork, which the test does not try. If the kernel refuses a call, the test passes,
+//! because a mark will meet the same refusal.
 
 use super::Error;
 use glebe_os::error::OsError;

@@ -20,7 +20,7 @@ pub trait Shed {
     fn oldest(&self, priority: Priority) -> Option<Instant>;
 
     /// Frees up to `most` bytes of a priority, rounded up, the oldest first. Stops at memory marked
-    /// after `until`, except at the oldest. Returns the bytes freed.
+    /// after `until`, but not at the oldest memory. Returns the bytes freed.
     fn shed(&self, priority: Priority, most: Bytes, until: Option<Instant>)
         -> Result<Bytes, Error>;
 }

@@ -14,8 +14,8 @@ use glebe_os::internal::sync::RwLock;
 use glebe_os::internal::sys::machine::swap;
 use glebe_os::units::Pages;
 
-/// In pages: a mark up to this size looks for swap once in `SWAP_KNOWN_FOR` such marks, because the
-/// look costs more than the mark.
+/// Marks of up to this many pages look for swap at most once in `SWAP_KNOWN_FOR` such marks,
+/// because the look costs more than the mark.
 const SMALL_PAGES: u64 = 16;
 const SWAP_KNOWN_FOR: u32 = 256;
 
@@ -32,15 +32,15 @@ pub(super) struct RegionState {
     pub(super) backend: Backend,
     pub(super) adopted: Option<Adopted>,
     pub(super) all: Extent,
-    /// True in a forked child whose `backend` cannot detect losses yet. Marked pages then count as
-    /// lost, because a write may fill a lost page unnoticed.
+    /// True in a forked child whose `backend` cannot detect losses yet. All marked pages then count
+    /// as lost, because a write may fill a lost page unnoticed.
     pub(super) is_unarmed: bool,
     pub(super) swap: bool,
     pub(super) swap_known_for: u32,
 }
 
 impl RegionState {
-    /// A small mark may miss new swap; `MADV_FREE` then drops its swapped-out pages.
+    /// A small mark may miss new swap; `MADV_FREE` then drops the mark's swapped-out pages.
     #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
@@ -51,7 +51,8 @@ impl RegionState {
         self.swap_known_for = SWAP_KNOWN_FOR;
     }
 
-    /// Returns the number of pages newly dropped. After an error, the next call retries.
+    /// Drops the marked pages among `pages`, and returns how many were not dropped before. After an
+    /// error, the next call retries.
     pub(super) fn drop_held(&mut self, pages: Extent) -> Result<Pages, OsError> {
         let mut dropped = Pages::ZERO;
         for part in self.marks.held_within(pages) {
@@ -72,6 +73,7 @@ impl RegionState {
         }
     }
 
+    /// Arms unmarked `pages` of the caller's memory, all or none.
     #[inline]
     pub(super) fn arm(&mut self, pages: Extent) -> Result<(), Error> {
         let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
@@ -92,7 +94,7 @@ impl RegionState {
             return;
         };
         for part in parts {
-            // An inherited userfaultfd would unregister the parent's memory; the child has
+            // An inherited userfaultfd would unregister the parent's memory. The child has
             // registered nothing.
             if scan.is_inherited() {
                 adopted.forget(*part);

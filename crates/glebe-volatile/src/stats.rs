@@ -33,7 +33,7 @@ statistics! {
 const PREFIX: &str = "glebe_volatile_";
 
 impl Counts {
-    /// Needs no locked instruction: the caller holds the region's exclusive lock.
+    /// Adds without a locked instruction. The caller holds the region's exclusive lock.
     #[inline]
     pub(super) fn add_alone(&self, counter: Counter, n: u64) {
         self.0.add_alone(counter as usize, n);
@@ -55,7 +55,8 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Returns one OpenMetrics text of several regions; the label `region` has their unique names.
+    /// Returns one OpenMetrics text for several regions, with their unique names as the label
+    /// `region`.
     #[must_use]
     pub fn openmetrics_of(regions: &[(&str, &Stats)]) -> String {
         let labels = |name: &str, stats: &Stats| {

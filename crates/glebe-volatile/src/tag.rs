@@ -2,7 +2,7 @@
 //!
 //! A mark saves each page's first word and stores the page's *tag* there, a number that only this
 //! region knows. A lost page reads as zeros. An unmark exchanges the tag for the saved word. The
-//! kernel unmaps a page before it looks at the dirty bit, so the exchange sets the bit in time and
+//! kernel unmaps a page before it looks at the dirty bit. So the exchange sets the bit in time and
 //! keeps the page, or finds zeros. Long runs may have no tags (`untagged`).
 //!
 //! ```text
@@ -34,8 +34,8 @@ use glebe_os::internal::sys::memory::madvise::Advice;
 use glebe_os::internal::sys::memory::pagemap::{Pagemap, Reading, Residence};
 use glebe_os::units::{Bytes, PageSize, Pages};
 
-/// In pages: runs up to this length always get tags. Tags save system calls, but touch each page,
-/// which is slow in a virtual machine.
+/// Longest run that always gets tags, in pages. Tags save system calls, but touch each page, which
+/// is slow in a virtual machine.
 const FEW_PAGES: u64 = 8;
 const AHEAD: u64 = 8;
 const WORD: usize = size_of::<u64>();
@@ -97,7 +97,7 @@ impl Tag {
             let (addr, len) = pages.place(self.base, self.page);
             rejoin(pagemap, *reading, addr, len, huge);
         }
-        // Pages with a nonzero word are present: no look at the page tables.
+        // A page with a nonzero word is present, so the mark needs no look at the page tables.
         if pages.len() <= FEW_PAGES && self.all_written(pages) {
             return self.offer(pages);
         }
@@ -109,7 +109,8 @@ impl Tag {
                 self.offer(run)
             }
         });
-        // Continues after an error: `drop_pages` drops only runs noted in the bitmaps.
+        // Offers all runs, also after an error: `drop_pages` drops only runs that an offer noted in
+        // the bitmaps.
         offered.fold(Ok(()), Result::and)
     }
 
@@ -208,8 +209,8 @@ impl Tag {
         unsafe {
             racy::copy(buf.as_mut_ptr(), ptr::with_exposed_provenance(at), buf.len());
         }
-        // A page that still has its tag was present during the copy: marks, which write tags, need
-        // the lock.
+        // A page that still has its tag was present during the copy: the lock excludes marks, which
+        // write tags.
         fence(Ordering::Acquire);
         let end = Bytes::new(offset.get() + buf.len() as u64);
         let (first, last) = (offset.pages_down(self.page), end.pages_up(self.page));

@@ -1,11 +1,12 @@
 //! [`Touches`] refills lost pages from a callback when they are touched, in the SIGBUS handler.
 //!
-//! The handler takes no lock. A refilled page stays: a concurrent unmark may just have made it
-//! safe. The region's next mark or drop lets the kernel free the pages that [`Refilled`] notes.
+//! The handler takes no lock. It zeroes a missing unmarked page, as an unmark does. It does not let
+//! the kernel free a refilled page, because a concurrent unmark may just have made the page safe.
+//! The region's next mark or drop lets the kernel free the pages that [`Refilled`] notes.
 //!
 //! # Safety
-//! The handler reads its data, `Shared`, and writes only missing pages. The watch is dropped first,
-//! which waits for handlers.
+//! The handler reads `Shared`, its data. The watch is dropped first, which waits for handlers. The
+//! handler writes only missing pages.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -71,8 +72,8 @@ impl Touches {
         let shared = Box::new(Shared { base, page, marked, refilled, descriptor, on_lost });
         let range = base..base + mapping.len().as_usize();
         let data = ptr::from_ref(&*shared).cast();
-        // SAFETY: `shared` stays in place and outlives the watch. `on_touch` only makes system
-        // calls and runs the callback, which must be safe in a handler.
+        // SAFETY: `shared` stays in place and is freed after the watch. `on_touch` only makes
+        // system calls and runs the callback, which must be safe in a handler.
         let watch = unsafe { handler.watch(range, on_touch, data) }?;
         Ok(Self { _watch: watch, shared })
     }
@@ -113,7 +114,7 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     }
 }
 
-/// The handler sets a bit, then `any`. Readers clear `any`, then read the bits: they miss none.
+/// The handler sets a bit, then `any`. Readers clear `any`, then read the bits, so they miss none.
 #[derive(Debug)]
 pub(super) struct Refilled {
     bits: Bitmap,

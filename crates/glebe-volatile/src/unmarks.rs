@@ -2,8 +2,9 @@
 //! overlapping unmarks.
 //!
 //! Without [`Calls`], the second of two overlapping unmarks would find the pages unmarked and
-//! report no loss. The log keeps a loss until the finding call and all calls that overlap it have
-//! returned. Lock order: the region's, then the log's.
+//! report no loss. A counter orders the starts and ends of calls. The log keeps a loss until the
+//! finding call and all calls that overlap it have returned. Lock order: the region's, then the
+//! log's.
 
 use glebe_os::extent::Extent;
 use glebe_os::internal::extents::{merged, within, without};
@@ -44,7 +45,7 @@ impl Purged {
 
 #[derive(Debug)]
 struct Loss {
-    /// Start time of the finding call, which identifies it.
+    /// Start time of the finding call, which identifies the call.
     finder: u64,
     returned: Option<u64>,
     runs: Vec<Extent>,
@@ -85,8 +86,8 @@ impl Calls {
         Call { calls: self, began: Some(self.list()) }
     }
 
-    /// The caller holds the region's exclusive lock, so no other call adds a loss: with an empty
-    /// log, this call need not be listed.
+    /// Begins an unmark under the region's exclusive lock. If the log is empty, the call is not
+    /// listed, because no other call can add a loss under the lock.
     #[inline]
     pub(super) fn begin_held(&self) -> Call<'_> {
         let is_told = self.losses.load(Ordering::Acquire) != 0;
@@ -105,8 +106,8 @@ impl Calls {
         lock(&self.log)
     }
 
-    /// Ends the parent's calls in a forked child, whose next unmark of a lost page reports the loss
-    /// if no call did before the fork.
+    /// Ends the parent's calls in a forked child. The child's next unmark of a lost page reports
+    /// the loss if no call did before the fork.
     pub(super) fn follow_fork(&self, log: &mut Log) {
         let cut_short = log.losses.drain(..).filter(|loss| loss.returned.is_none());
         log.untold.extend(cut_short.flat_map(|loss| loss.untold));
@@ -121,10 +122,11 @@ impl Calls {
 }
 
 impl Call<'_> {
-    /// Logs `lost`, and adds other calls' losses in `extent`. The caller holds the region's lock.
+    /// Logs `lost`, and adds other calls' losses in `extent` to `lost`. The caller holds the
+    /// region's lock.
     #[inline]
     pub(super) fn share(&mut self, extent: Extent, lost: &mut Vec<Extent>) {
-        // Sees all earlier losses: they were logged under the region's lock.
+        // The load sees all earlier losses, because they were logged under the region's lock.
         if lost.is_empty() && self.calls.losses.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -134,7 +136,7 @@ impl Call<'_> {
         log.untold = without(&log.untold, extent);
         let own = lost.clone();
         for loss in &mut log.losses {
-            // Skips losses reported before this call began.
+            // Skips losses that another call reported before this call began.
             if loss.returned.is_none_or(|returned| returned > began) {
                 lost.extend(within(&loss.runs, extent));
                 loss.told.push((began, extent));

@@ -129,8 +129,8 @@ impl ObjectPool {
         len
     }
 
-    /// Copies an object to the start of `buf` and returns its length. After an error, `buf` is
-    /// unspecified.
+    /// Copies an object to the start of `buf` and returns its length. After an error, `buf` may
+    /// hold anything.
     ///
     /// # Errors
     /// [`Error::BufferTooSmall`], and those of [`ObjectPool::get`].
@@ -147,7 +147,7 @@ impl ObjectPool {
 
     #[inline]
     pub(crate) fn copy_out(&self, pinned: &Pinned, buf: &mut [u8]) -> Result<usize, Error> {
-        // SAFETY: the caller holds the pin, and the slice stays in this call.
+        // SAFETY: only this call uses the slice, and its caller holds the pin.
         let stored = unsafe { self.objects.bytes(pinned) };
         if pinned.entry.kind() != Kind::Raw {
             return self.coder.decode(pinned.entry, stored, buf);
@@ -161,8 +161,8 @@ impl ObjectPool {
     /// Lends an object's bytes: in place if uncompressed, else as a copy.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`]; [`Error::Codec`] if the stored
-    /// bytes are damaged, or the codec lacks memory.
+    /// [`Error::Stale`], [`Error::Foreign`], [`Error::Forked`]; [`Error::Codec`]: the stored bytes
+    /// are damaged, or the codec lacks memory.
     pub fn get(&self, handle: Handle) -> Result<Guard<'_>, Error> {
         let pinned = self.pinned(handle)?;
         let guard = Guard::in_place(&self.objects, pinned);
@@ -180,8 +180,8 @@ impl ObjectPool {
     /// Stores other bytes under the same handle. A concurrent reader gets the old or the new bytes.
     ///
     /// # Errors
-    /// As [`ObjectPool::insert`] and [`ObjectPool::remove`]. The object is then unchanged, unless
-    /// it was evicted.
+    /// See [`ObjectPool::insert`] and [`ObjectPool::remove`]. The object is unchanged, unless it
+    /// was evicted.
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = self.of(handle)?;

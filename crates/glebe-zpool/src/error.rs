@@ -66,7 +66,7 @@ pub enum Error {
     /// The rules make no table that this pool can have.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// The new classes, and old ones that still hold objects, exceed `limit`.
+    /// The new classes, plus old classes that still hold objects, exceed `limit`.
     #[error("{classes} size classes; a pool has room for {limit}, with those that are emptied")]
     Classes {
         /// Number of classes.

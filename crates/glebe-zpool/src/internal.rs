@@ -11,11 +11,12 @@ pub use crate::objects::Pinned;
 pub use crate::policy::shed;
 pub use crate::staging::{Sealing, Staging};
 
-/// Lets another owner seal zspages, but keeps `keep` free pages for new ones.
+/// Lets another owner take (seal) zspages, but keeps `keep` free pages for new zspages.
 pub fn lend(options: Options, keep: Pages) -> Options {
     options.lend(keep)
 }
 
+/// Charges the codec's state.
 #[inline]
 pub fn count_codec(pool: &ObjectPool) {
     pool.count_codec();

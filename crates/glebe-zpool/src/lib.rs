@@ -2,7 +2,7 @@
 //!
 //! An *object* usually occupies a *slot* of a *zspage*, a run of 1 to 16 pages with slots of one
 //! *size class*. A [`Table`] is a set of classes. *Compaction* moves objects out of sparse zspages
-//! to free pages; a [`Handle`] stays valid. A [`Codec`] compresses objects.
+//! to free their pages; a [`Handle`] stays valid. A [`Codec`] compresses objects.
 //!
 //! ```
 //! use glebe_zpool::{Error, ObjectPool};

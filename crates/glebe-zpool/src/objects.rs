@@ -4,11 +4,11 @@
 //! then frees the old slot. A reader takes no lock: see [`pins`](crate::memory::pins).
 //!
 //! The entry of an object in a slot changes only under its class's lock. Callers look up the class
-//! without the lock, so they check class and entry again under it.
+//! without the lock, so they check class and entry again under the lock.
 //!
 //! # Safety
 //! A call writes only to a slot that it allocated and has not published. Bytes are lent only while
-//! pinned, after a second look found the entry unchanged.
+//! pinned, after a second look that found the entry unchanged.
 #![allow(unsafe_code)]
 
 use crate::class::classes::Classes;
@@ -71,7 +71,7 @@ impl Filled {
     }
 }
 
-/// Keeps an object's bytes in place until `Objects::unpin`.
+/// Keeps the bytes of an object in place until `Objects::unpin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned {
     /// The entry.
@@ -79,7 +79,7 @@ pub struct Pinned {
     /// Offset in bytes: in the zspage if sealed, else in the pool's memory.
     at: usize,
     pub(crate) is_referenced: bool,
-    /// True if the zspage is sealed: its bytes are elsewhere.
+    /// True if the zspage is sealed: its bytes have left the pool's memory.
     pub is_sealed: bool,
 }
 
@@ -157,7 +157,7 @@ impl Objects {
             let place = entry.place();
             memory.pins.pin(place.zspage);
             if self.entry(index, named) == Some(entry) {
-                // The pin keeps the pages, even if the zspage is sealed meanwhile.
+                // The pin keeps the zspage's pages, even if the zspage is sealed meanwhile.
                 let about = memory.zspages.about(place.zspage);
                 let size = self.classes.get(about.class).map_or(0, |class| class.size());
                 let first = if about.is_sealed { 0 } else { memory.pages.start_of(about.page) };
@@ -229,7 +229,7 @@ impl Objects {
                 return Err(error);
             }
         };
-        // The pinned slot is not reused, so an equal word means equal bytes.
+        // The pin keeps the slot from being reused, so an equal word means equal bytes.
         let same = |entry: Entry| entry == pinned.entry;
         let done = self.change(index, named, same, |_| new, || self.unpin(pinned));
         if done.is_none() {
@@ -239,7 +239,7 @@ impl Objects {
         Ok(done.is_some())
     }
 
-    /// Changes an entry that satisfies `is`, and returns the old one. If the object has a slot,
+    /// Changes an entry that satisfies `is`, and returns the old entry. If the object has a slot,
     /// calls `then` and frees the slot.
     #[inline]
     fn change(
@@ -264,8 +264,8 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // After a wrap of the generation, an equal word may name another object; the epoch
-            // tells.
+            // After a wrap of the generation, an equal word may name another object, so the epoch
+            // is compared too.
             if !state.has(memory, place.zspage)
                 || !memory.entries.is_of_epoch(index, named)
                 || !memory.entries.exchange(index, entry, to(entry))
@@ -342,6 +342,7 @@ impl Objects {
         Some(if one < other { (lower, higher) } else { (higher, lower) })
     }
 
+    /// Moves objects out of a retired class.
     pub(crate) fn drain(&self, work: &mut Work) -> Result<bool, NoRoom> {
         let (number, found) = loop {
             let Some(number) = self.classes.retired() else { return Ok(false) };

@@ -29,7 +29,7 @@ pub enum Compaction {
     Manual,
 }
 
-/// A pool's size classes.
+/// Selects a pool's size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableChoice {
@@ -37,13 +37,13 @@ pub enum TableChoice {
     BySize,
     /// These rules.
     Rules(Rules),
-    /// Classes that fit the stored objects. From 256 used pages on, the pool changes them if this
-    /// should save enough memory.
+    /// Classes that fit the stored objects. From 256 used pages on, the pool changes its classes if
+    /// this should save enough memory.
     #[default]
     Fitted,
 }
 
-/// Bounds a call of [`compact`](super::ObjectPool::compact), which may exceed it slightly.
+/// Bounds one call of [`compact`](super::ObjectPool::compact), which may exceed it slightly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
     /// Until this number of pages was freed.
@@ -64,7 +64,7 @@ impl Budget {
     }
 }
 
-/// The options of a pool.
+/// Configures a pool.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Options {
@@ -85,8 +85,8 @@ const CHAIN_FITTED: Pages = Pages::new(10);
 const SLOTS_A_PAGE_SHIFT: u32 = 10;
 
 impl Options {
-    /// Limits the bytes held, including tables and codec states. Default, and with `u64::MAX`: no
-    /// limit.
+    /// Limits the bytes held, including tables and codec states. There is no limit by default or
+    /// with `u64::MAX`.
     ///
     /// A pool reserves addresses for about twice its limit, or once if the kernel refuses that.
     /// Without a limit, it reserves twice the machine's available memory or, if the kernel refuses

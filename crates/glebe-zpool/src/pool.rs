@@ -93,9 +93,9 @@ impl ObjectPool {
         size_of::<Self>() as u64 + pins + table + self.objects.classes.held_bytes()
     }
 
-    /// Changes the size classes; the pool then no longer chooses them. Handles stay valid. Objects
-    /// leave removed classes during [`ObjectPool::compact`] and, with automatic compaction, during
-    /// inserts and removes.
+    /// Changes the size classes. The pool no longer chooses classes by itself. Handles stay valid.
+    /// Objects leave removed classes during [`ObjectPool::compact`] and, with automatic compaction,
+    /// during inserts and removes.
     ///
     /// # Errors
     /// [`Error::Forked`]; [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table.
@@ -111,14 +111,14 @@ impl ObjectPool {
     }
 
     /// Returns the pages that [`ObjectPool::compact`] would free without concurrent calls and
-    /// guards. Inexact while a class is being emptied.
+    /// guards. The number is inexact while a class is being emptied.
     #[must_use]
     pub fn freeable(&self) -> Pages {
         let classes = self.objects.classes.all();
         Pages::new(classes.map(|class| class.lock().freeable_pages()).sum())
     }
 
-    /// Compacts within `budget`. Objects that are being read or written stay.
+    /// Compacts within `budget`. Does not move objects that are being read or written.
     ///
     /// # Errors
     /// [`Error::NoBudget`], [`Error::Forked`].
@@ -130,8 +130,8 @@ impl ObjectPool {
     /// Changes the limit. A pool that exceeds it compacts and, if allowed, evicts.
     ///
     /// # Errors
-    /// [`Error::Forked`]; [`Error::LimitBelowHeld`]: the pool cannot shed enough, and keeps the old
-    /// limit. It may have evicted objects.
+    /// [`Error::Forked`]; [`Error::LimitBelowHeld`]: the pool cannot shed enough. It keeps the old
+    /// limit, but may have evicted objects.
     pub fn set_limit(&self, limit: Bytes) -> Result<(), Error> {
         self.alive()?;
         self.evictor.set_limit(&self.objects, limit)
@@ -184,8 +184,8 @@ impl Options {
     /// Makes the pool.
     ///
     /// # Errors
-    /// [`Error::Rules`], [`Error::Classes`], [`Error::Codec`]; [`Error::LimitBelowHeld`] if an
-    /// empty pool exceeds the limit; [`Error::Os`] if the kernel refuses the addresses.
+    /// [`Error::Rules`], [`Error::Classes`], [`Error::Codec`]; [`Error::LimitBelowHeld`]: an empty
+    /// pool exceeds the limit; [`Error::Os`]: the kernel refuses the addresses.
     pub fn build(self) -> Result<ObjectPool, Error> {
         ObjectPool::new(&self)
     }

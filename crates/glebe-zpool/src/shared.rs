@@ -8,7 +8,7 @@ use crate::memory::pins::Pins;
 use crate::memory::zspages::Zspages;
 use glebe_os::internal::sync::{lock, AtomicU64, Mutex, Ordering};
 
-/// Most classes, including those being emptied.
+/// Maximum number of classes, including those being emptied.
 pub(crate) const CLASSES_MAX: u32 = 512;
 
 #[derive(Debug)]

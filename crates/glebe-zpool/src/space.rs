@@ -44,7 +44,7 @@ impl Space {
             let is_least = limit == LIMIT_MIN;
             match made {
                 Ok(space) if !is_cut || is_least => return Ok(space),
-                // After a refusal, reserves half of what fits and leaves the rest.
+                // After a refusal, reserves half of what fits. The process keeps the rest.
                 Ok(_) => is_cut = false,
                 Err(error) if is_least => return Err(error),
                 Err(_) => is_cut = true,

@@ -1,13 +1,13 @@
 //! [`Staging`] is a pool whose zspages another owner, the *holder*, moves elsewhere.
 //!
-//! The holder *seals* a zspage: it copies the bytes and then serves their reads. It reports *lost*
-//! pages, and the pool removes their objects. The pool reports *ended* zspages, and the holder
-//! drops their bytes.
+//! The holder *seals* zspages: it copies their bytes and then serves their reads. The holder
+//! reports *lost* pages, and the pool removes their objects. The pool reports *ended* zspages, and
+//! the holder drops their bytes.
 //!
 //! A call locks one size class at a time, none during a copy.
 //!
 //! # Safety
-//! A zspage about to be sealed has no writer, gets none, and keeps its pages.
+//! A zspage that is about to be sealed has no writer, gets none, and keeps its pages.
 #![allow(unsafe_code)]
 
 use super::class::{Begun, ClassState, Fullness};
@@ -35,7 +35,8 @@ pub struct ToSeal<'a> {
     without: u32,
 }
 
-/// Keeps a zspage while the caller copies it. Without [`Sealing::finish`], it stays unsealed.
+/// Keeps a zspage while the caller copies it. A drop without [`Sealing::finish`] leaves it
+/// unsealed.
 #[derive(Debug)]
 #[must_use]
 pub struct Sealing<'a> {
@@ -69,11 +70,12 @@ impl<'a> Sealing<'a> {
         assert!(nth < self.begun.pages, "page {nth} of {}", self.begun.pages);
         let pages = &self.objects.memory.pages;
         let (start, len) = (pages.start_of(self.begun.page + nth), pages.page_bytes() as usize);
-        // SAFETY: until this `Sealing` is dropped, the pages stay present and unchanged.
+        // SAFETY: until this `Sealing` is dropped, the pages are present, not written and not given
+        // back.
         unsafe { pages.frames().bytes(start, len) }
     }
 
-    /// Seals the copied zspage.
+    /// Seals the zspage, which the holder has copied.
     pub fn finish(mut self) {
         self.is_copied = true;
     }
@@ -157,7 +159,8 @@ impl Staging {
         self.pool.objects.memory.zspages.about(zspage).is_sealed
     }
 
-    /// Finds zspages to seal, full ones first, until at most `enough` pages are in ordinary memory.
+    /// Finds zspages to seal, full ones of any class first, until at most `enough` pages are in
+    /// ordinary memory.
     pub fn to_seal(&self, enough: u64) -> ToSeal<'_> {
         ToSeal { staging: self, enough, fullness: Fullness::Full, without: 0 }
     }
@@ -178,7 +181,7 @@ impl Staging {
         self.pool.objects.memory.take_ended()
     }
 
-    /// Frees the number of an ended zspage. The caller has dropped its bytes.
+    /// Frees the number of a zspage from [`Staging::take_ended`]. The caller has dropped its bytes.
     pub fn drop_number(&self, zspage: u32) {
         let memory = &self.pool.objects.memory;
         memory.zspages.drop_number(&memory.account, zspage);
@@ -195,8 +198,8 @@ impl Staging {
         self.pool.objects.evict_by(zspage, lose)
     }
 
-    /// Returns index and use number of each object of a sealed zspage; none if more than `quarters`
-    /// / 4 of the slots ever used still are.
+    /// Returns index and use number of each object of a sealed zspage. Returns nothing if more than
+    /// `quarters` / 4 of the slots that were ever used still are.
     pub fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
         let Objects { memory, classes, .. } = &self.pool.objects;
         let class = classes.get(memory.zspages.about(zspage).class);
@@ -234,7 +237,7 @@ impl Staging {
         self.pool.restore(object, pinned, stored)
     }
 
-    /// Removes the object at `index` with use number `named`. Returns true if it existed.
+    /// Removes the object at `index` if its use number is `named`. Returns true if so.
     pub fn remove(&self, index: u32, named: u32) -> bool {
         let gone = self.pool.objects.remove(index, named);
         self.pool.after_gone();

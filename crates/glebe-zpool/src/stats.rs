@@ -14,7 +14,7 @@ use glebe_os::units::{Bytes, Pages};
 
 macro_rules! statistics {
     ($($kind:ident { $($name:ident $unit:ident $what:literal;)* })*) => {
-        /// The statistics of a pool at one moment.
+        /// Holds the statistics of a pool at one moment.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -62,7 +62,7 @@ statistics! {
     }
 }
 
-/// The statistics of one class.
+/// Holds the statistics of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassStats {
@@ -219,14 +219,14 @@ impl Stats {
 }
 
 impl Stats {
-    /// Returns the page bytes beyond the stored bytes, per stored byte; 0 if none is stored.
+    /// Returns the page bytes beyond the stored bytes, per stored byte. Zero if no byte is stored.
     #[must_use]
     pub fn overhead_of_pages(&self) -> f64 {
         let pages = Pages::new(self.used_pages).bytes(page_size());
         self.beyond_stored(pages.get())
     }
 
-    /// Returns the held bytes beyond the stored bytes, per stored byte; 0 if none is stored.
+    /// Returns the held bytes beyond the stored bytes, per stored byte. Zero if no byte is stored.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         self.beyond_stored(self.held_bytes)
@@ -252,7 +252,7 @@ impl Stats {
     }
 
     /// Returns a JSON object of the totals and the classes in use. Names end in their unit, except
-    /// counts.
+    /// those of counts.
     #[must_use]
     pub fn to_json(&self) -> String {
         let classes: Vec<String> = self.classes_in_use().map(ClassStats::to_json).collect();

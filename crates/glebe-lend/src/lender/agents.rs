@@ -119,6 +119,7 @@ impl SegmentLender {
         }
     }
 
+    /// Takes the agent's answers that are there.
     pub(super) fn take_answers(&mut self) {
         let (Helper::Starting { agent, .. } | Helper::Ready(agent) | Helper::Dying { agent, .. }) =
             &mut self.helper
@@ -235,6 +236,7 @@ impl SegmentLender {
         }
     }
 
+    /// Sees to the agent's end.
     pub(super) fn take_end(&mut self) {
         self.take_answers();
         let was_ready = match std::mem::replace(&mut self.helper, Helper::None) {

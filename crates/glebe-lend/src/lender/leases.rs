@@ -55,7 +55,7 @@ fn lease(daemon: &std::path::Path, len: Bytes) -> Result<(Client, Lease), NotMad
 }
 
 impl SegmentLender {
-    /// Returns the slot to ask for next, and when.
+    /// Returns the slot that is next, and when.
     fn next_slot(&self) -> Option<(usize, Instant)> {
         let may = matches!(self.helper, Helper::Ready(_)) && self.now.is_master_up;
         if !may || self.is_asking || self.is_stopping {

@@ -13,6 +13,7 @@ use crate::status::Counter;
 const OWN: Duration = Duration::from_secs(2);
 
 impl SegmentLender {
+    /// Looks for recalls of these slots.
     pub(super) fn take_recalls(&mut self, slots: &[usize]) {
         for at in slots.iter().copied() {
             // The daemon may have asked for the memory, and have taken it since.
@@ -60,6 +61,7 @@ impl SegmentLender {
         }
     }
 
+    /// Sends the command to unmount a lent segment.
     pub(super) fn unmount(&mut self, at: usize) {
         let Helper::Ready(agent) = &mut self.helper else { return };
         match std::mem::take(&mut self.slots[at].state) {
@@ -79,7 +81,7 @@ impl SegmentLender {
             _ => None,
         });
         let patience = self.settings.patience;
-        // The agent's end may take the rest of the notice.
+        // The rest of the notice is for the agent's end.
         let of = |recall: Recall| match recall.notice() {
             None => recall.at + OWN.max(patience),
             Some(notice) => (recall.at.max(self.heard) + patience).min(recall.at + notice / 2),
@@ -87,7 +89,7 @@ impl SegmentLender {
         waits.map(of).min()
     }
 
-    /// Returns when recalled leases stop waiting for the end of the killed agent.
+    /// Returns when recalled leases wait no longer for the end of the killed agent.
     pub(super) fn end_of_dying(&self) -> Option<Instant> {
         let Helper::Dying { killed, .. } = self.helper else { return None };
         let waits = self.slots.iter().filter_map(|slot| match &slot.state {

@@ -1,4 +1,4 @@
-//! Builds values in the cache's region or in ordinary memory, without a lock during the builder.
+//! Builds values in the cache's region or in ordinary memory. Holds no lock while a builder runs.
 //!
 //! # Safety
 //! A builder gets an unmarked part of the region that no other thread uses.

@@ -1,8 +1,9 @@
 //! Lends an item's *place*, its pages in the region, as values.
 //!
 //! # Safety
-//! A lent place is inside the region, unmarked and of one item. The builder alone uses an item
-//! being built. Nobody writes to a pinned item.
+//! A lent place is inside the region, unmarked and of one item. Only the builder uses an item that
+//! is being built, and nobody writes to a pinned item. Nobody marks these items, and drops change
+//! only marked pages.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

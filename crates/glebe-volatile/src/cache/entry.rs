@@ -1,4 +1,4 @@
-//! [`Entry`] keeps a value in memory. Its drop takes the cache's lock, and may mark items.
+//! [`Entry`] keeps a value in memory. Dropping an entry takes the cache's lock, and may mark items.
 //!
 //! # Safety
 //! An entry pins its item, so nobody marks or writes the item's place. Only `lookup` and `building`
@@ -41,8 +41,8 @@ impl<'a, K: Hash + Eq, V> Entry<'a, K, V> {
         matches!(self.value, Value::Kept(..))
     }
 
-    /// Sets a kept value's priority; default [`Priority::NORMAL`]. The cache evicts the lowest
-    /// first. The kernel ignores priorities.
+    /// Sets a kept value's priority; default [`Priority::NORMAL`]. The cache evicts lower
+    /// priorities first. The kernel ignores priorities.
     pub fn set_priority(&self, priority: Priority) {
         let Value::Kept(id, ..) = self.value else { return };
         if let Some(mut table) = self.cache.lock() {

@@ -9,7 +9,7 @@ pub enum BuildError<E> {
     /// The builder failed.
     #[error("{0}")]
     Builder(E),
-    /// A builder waits for its own value, or builders wait for each other.
+    /// A builder waits for its own value, or builders wait for each other's.
     #[error("the builder of a value waits for that value itself")]
     Recursion,
     /// The value exceeds the cache's addresses.

@@ -1,7 +1,7 @@
 //! Keeps the tables of caches consistent across fork(2).
 //!
 //! Lock order: the list of caches, then each cache. The child removes items that other threads were
-//! building or moving. Their pins remain.
+//! building or moving. Pins of other threads remain.
 //!
 //! # Safety
 //! A `HeldTable` keeps the mutex of its `'static` guard alive. The forking thread makes and drops

@@ -1,5 +1,5 @@
-//! Finds entries, and builds missing ones. A thread waits for another thread's build or move
-//! without the cache's lock.
+//! A hit unmarks and pins the item; a miss builds or returns nothing. A thread waits for another
+//! thread's build or move without the cache's lock.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -63,11 +63,12 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     /// cache has no room or [`refills`](super::CacheOptions::refills) are withheld. An existing
     /// entry keeps its length.
     ///
-    /// A builder may use the cache, except for its own key. If it fails or panics, a waiting thread
-    /// builds.
+    /// A builder may use the cache, except for its own key. If the builder fails or panics, a
+    /// waiting thread builds.
     ///
     /// # Errors
-    /// [`BuildError`].
+    /// [`BuildError::Builder`], [`BuildError::TooLong`], [`BuildError::Recursion`],
+    /// [`BuildError::NoMemory`].
     pub fn get_or_build<E>(
         &self,
         key: K,

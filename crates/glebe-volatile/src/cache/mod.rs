@@ -2,11 +2,11 @@
 //!
 //! A cache owns a region and a [`Table`] of each entry's pages. An entry that lost a page is lost
 //! as a whole. Recently used entries are *hot*: unmarked, up to [`CacheOptions::hot`], because an
-//! unmark and a mark at each hit would cost as much as several reads. The entry hot for longest is
-//! marked first, unless it was used while hot.
+//! unmark and a mark at each hit would cost as much as several reads. The entry hot for longest
+//! is marked first, unless it was used while hot.
 //!
-//! Lock: one, held during no builder and no call on the region. The keys' `Hash`, `Eq` and `Clone`
-//! run under it and must not call the cache.
+//! Lock: one, held during no builder and no call on the region. The `Hash`, `Eq` and `Clone` of
+//! keys run under the lock and must not call the cache.
 
 mod building;
 mod bytes;
@@ -43,7 +43,7 @@ use glebe_os::units::{Bytes, Pages};
 use stats::{Counter, Counts};
 use table::{Id, Table};
 
-/// Values by key that the kernel may free, and that the program builds again when needed.
+/// Values by key that the kernel may free, and that are built again when needed.
 ///
 /// | what you have | what to use |
 /// |---|---|
@@ -179,8 +179,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         gone.flight.inspect(|flight| flight.land(None));
     }
 
-    /// Marks and drops a place, or unmarks it after a refusal (locked memory). Returns true if it
-    /// is reusable.
+    /// Marks and drops a place, or unmarks it after a refusal (locked memory). Returns true if the
+    /// place is reusable.
     fn release(&self, place: Extent) -> bool {
         let range = range_of(place);
         let marked = self.region.mark(range.clone(), Priority::LOWEST);
@@ -207,7 +207,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         }
     }
 
-    /// `None` in a process cloned without the C library, where the lock may stay locked.
+    /// Returns `None` in a process cloned without the C library, where the lock may stay locked.
     #[inline]
     fn lock(&self) -> Option<MutexGuard<'_, Table<K, V>>> {
         if atfork::is_without_steps() {
@@ -255,7 +255,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
 }
 
 impl<K, V> Drop for Cache<K, V> {
-    /// In a process cloned without the C library the table may be half changed.
+    /// Leaks the table in a process cloned without the C library, because it may be half changed.
     fn drop(&mut self) {
         if atfork::is_without_steps() {
             std::mem::forget(Arc::clone(&self.table));

@@ -1,4 +1,4 @@
-//! [`CacheOptions`] makes a cache.
+//! [`CacheOptions`]: the options of a cache.
 
 use std::hash::Hash;
 use std::marker::PhantomData;

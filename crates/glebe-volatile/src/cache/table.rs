@@ -33,6 +33,7 @@ pub(super) enum Phase {
     Building(ThreadId),
     Moving,
     Safe,
+    /// Orders items by their marks.
     Marked(u64),
 }
 
@@ -168,8 +169,8 @@ impl<K, V> Table<K, V> {
         self.young.insert(turn, id);
     }
 
-    /// Takes the first of `young` for marking, if more than `most` pages are queued. Items used
-    /// while queued go to the end instead.
+    /// Takes the first of `young` for marking, if more than `most` pages are queued. An item used
+    /// while queued goes to the end instead.
     pub(super) fn oldest_young(&mut self, most: u64) -> Option<Id> {
         while self.young_pages > most {
             let (_, id) = self.young.pop_first()?;
@@ -258,7 +259,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         K: Clone,
     {
         let id = self.unused.last().copied().unwrap_or(self.items.len());
-        // Changes nothing earlier: the key's `clone` and `hash` may panic.
+        // `clone` and `hash` of the key may panic, so nothing has changed so far.
         self.ids.insert(key.clone(), id);
         if self.unused.pop().is_none() {
             self.items.push(None);
@@ -296,8 +297,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
             }
             let Some(gone) = self.first_to_go() else { return room };
             if let Some(place) = self.take_out(gone).place {
-                // An item that gets the place before `left_over` is dropped unmarks the pages, so
-                // it survives.
+                // An item that gets the place before the drop of `left_over` survives, because it
+                // unmarks the pages.
                 self.put_back(place);
                 room.left_over.push(place);
             }

@@ -1,12 +1,12 @@
 //! [`Guard`] resolves touches of pages that the file lacks, in the SIGBUS handler.
 //!
-//! If another process cut the file, or its file system is full, the handler maps zeros over the
-//! missing pages, and the ledger (the file's state) stays *broken*: calls fail.
+//! Another process may cut an unsealed file, or its file system may be full. The handler then maps
+//! zeros over the missing pages, and the ledger (the file's state) stays *broken*: calls fail.
 //!
 //! With `SharedOptions::sigbus`, a touch of missing data raises SIGBUS. The handler gives a page to
-//! a granule that is unmarked or pinned here, and passes other touches to the program. The guard
-//! counts this process's pins outside the file, too. If it counts a pin of a marked granule and the
-//! file none, another process changed the file, and the ledger breaks.
+//! a granule that is unmarked or pinned by this process; it passes other touches to the program.
+//! The guard also counts this process's pins outside the file. If the guard counts a pin of a
+//! marked granule and the file none, another process changed the file, and the ledger breaks.
 //!
 //! # Safety
 //! `Watched` outlives the watches, whose drop waits for running handlers. Only atomics and racing
@@ -74,16 +74,16 @@ impl Guard {
             }
             let at = ptr::from_ref(&*watched).cast();
             for range in data.into_iter().chain([ledger.place()]) {
-                // SAFETY: `watched` has a fixed address and outlives the watches. `on_touch` only
-                // makes system calls and changes atomics.
+                // SAFETY: `watched` has a fixed address and is freed after the watches. `on_touch`
+                // only makes system calls and changes atomics.
                 watches.push(unsafe { handler.watch(range, on_touch, at) }?);
             }
         }
         Ok(Self { _watches: watches, watched, sigbus })
     }
 
-    /// Makes touches of missing data raise SIGBUS, if `sigbus` is set. EBUSY: another thread of a
-    /// forked child armed the data first.
+    /// Makes touches of missing data raise SIGBUS, if `sigbus` is set. Fails with EBUSY if another
+    /// thread of a forked child armed the data first.
     pub(super) fn armed(&self, joined: Joined) -> Result<Joined, Error> {
         let Some(data) = self.watched.data.as_ref().filter(|_| self.sigbus) else {
             return Ok(joined);

@@ -1,10 +1,12 @@
 //! [`Membership`] is this process's holder number in the file.
 //!
 //! A *holder* is a number with a table of pins and a lock byte. Its process locks the byte by a
-//! mapping, so the lock ends with the process. A process joins by taking the lowest free number,
-//! under the join lock. If it finds no other holder, it first unmarks all granules.
+//! mapping, so the lock ends with the process. A process joins by taking the lowest free number. A
+//! process that finds no other holder first unmarks all granules. The join lock excludes other
+//! joins.
 //!
-//! A forked child joins in its first call, and leaks the parent's `Joined`.
+//! A forked child joins anew in its first call. If several threads join at once, one join stays.
+//! The child leaks the parent's `Joined`.
 //!
 //! # Safety
 //! `current` points to a box that only the drop of `Membership` frees, and is null only then.
@@ -32,7 +34,7 @@ const TURNS: u32 = 120;
 pub(super) struct Joined {
     pub(super) holder: u32,
     pub(super) process: u32,
-    /// In microseconds.
+    /// Join time in microseconds.
     pub(super) since: u64,
     /// Granules pinned, counted only with a quota.
     pinned: MappedWord,
@@ -87,7 +89,7 @@ impl Membership {
         Self { current: MappedPtr::new(Box::into_raw(Box::new(joined))) }
     }
 
-    /// `None` in a forked child that has not joined.
+    /// Returns `None` in a forked child that has not joined.
     #[inline]
     pub(super) fn get(&self) -> Option<&Joined> {
         // SAFETY: only the drop sets null and frees the box.
@@ -95,6 +97,7 @@ impl Membership {
         (!joined.is_inherited()).then_some(joined)
     }
 
+    /// Joins in a forked child, unless another thread joined first.
     #[cold]
     pub(super) fn join_anew(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! `touch` allocates a page before a write, so a full file system causes an error, not SIGBUS. A
 //! reader of counts first asks the file for holes, because a read would fill a hole. Indices and
-//! lengths come only from the layout.
+//! lengths come only from the layout, because another process may corrupt words.
 //!
 //! # Safety
 //! A reference to a word points to an aligned place in the mapping, which lives as long as the
@@ -63,7 +63,7 @@ impl Ledger {
         self.mapped.addr()..self.mapped.addr() + self.mapped.len().as_usize()
     }
 
-    /// Runs in the signal handler.
+    /// Records that the file lacked a page or lost pins. Runs in the signal handler.
     pub(super) fn break_down(&self) {
         self.broken.store(1, Ordering::Relaxed);
     }

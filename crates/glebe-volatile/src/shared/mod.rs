@@ -4,8 +4,9 @@
 //! *pins*. The kernel never frees this memory: any process that maps the file may purge marked
 //! granules without pins, lowest priority first, then by [`Order`].
 //!
-//! Pins count while their process holds a lock, so they end with a killed process. Marks end when
-//! no process uses the file; losses stay recorded.
+//! Pins count while their process holds a lock, so the pins of a killed process end. The next
+//! process that meets a killed purger's granule finishes the purge. Marks end when no process uses
+//! the file; losses stay recorded.
 //!
 //! A hostile process can spoil the contents, but not crash other processes: see `layout`, `word`,
 //! `guard`. Locks are bytes of the file; the join lock precedes the purge lock.

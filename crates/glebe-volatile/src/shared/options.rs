@@ -60,10 +60,10 @@ impl SharedOptions {
         Self { pin_quota: Some(quota), ..self }
     }
 
-    /// Makes a touch of a lost, marked page without a pin raise SIGBUS in this process; by default
-    /// it finds zeros. System calls on missing pages then fail with EFAULT. Needs userfaultfd, and
-    /// glebe's SIGBUS handler before all others. Files that other processes may truncate need the
-    /// handler too.
+    /// Makes a touch of a lost, marked page without a pin raise SIGBUS in this process. Default:
+    /// the touch finds zeros. System calls on missing pages then fail with EFAULT. Needs
+    /// userfaultfd, and glebe's SIGBUS handler before all others. Files that other processes may
+    /// truncate need the handler too.
     pub fn sigbus(self, sigbus: bool) -> Self {
         Self { sigbus, ..self }
     }
@@ -84,7 +84,7 @@ impl SharedOptions {
     /// Creates a file at a new `path` on tmpfs, for this user only.
     ///
     /// # Errors
-    /// As [`SharedOptions::create`]; [`Error::UnsuitableFile`] if not on tmpfs.
+    /// As [`SharedOptions::create`]; [`Error::UnsuitableFile`] on another file system.
     pub fn create_at(self, path: &Path, len: Bytes) -> Result<Shared, Error> {
         let layout = self.layout(len)?;
         let made = MemoryFile::new_at(path, Bytes::new(layout.total))?;
@@ -115,16 +115,16 @@ impl SharedOptions {
     }
 
     /// Shares the caller's memory: `len` bytes at `addr` of a tmpfs file, a memfd or
-    /// `MAP_SHARED | MAP_ANONYMOUS`, contents included. Only this process and children forked later
+    /// `MAP_SHARED | MAP_ANONYMOUS`. The contents stay. Only this process and children forked later
     /// can use it.
     ///
     /// # Errors
-    /// As [`SharedOptions::create`]; [`Error::Unaligned`] unless `addr` is a multiple of the page,
-    /// and `len` of the granule; [`Error::Unsuitable`]; [`Error::BadOption`] with
-    /// [`SharedOptions::sigbus`].
+    /// As [`SharedOptions::create`]; [`Error::Unaligned`] if `addr` is no multiple of the
+    /// page, or `len` of the granule; [`Error::Unsuitable`] for other memory; [`Error::BadOption`]
+    /// with [`SharedOptions::sigbus`].
     ///
     /// # Safety
-    /// While this process or a child uses the memory, it stays mapped, readable and writable, and
+    /// The memory stays mapped, readable and writable while this process or a child uses it, and
     /// nobody cuts its file. No reference to a marked granule without pins exists: its contents may
     /// vanish.
     pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Shared, Error> {

@@ -1,6 +1,6 @@
 //! [`Pin`]: granules that no purge takes.
 //!
-//! Offsets: bytes from the first pinned byte. A forked child can only drop its parent's pins.
+//! Offsets are in bytes from the first pinned byte. A forked child can only drop its parent's pins.
 
 use super::holder::Joined;
 use super::layout::Field;
@@ -81,14 +81,14 @@ impl<'a> Pin<'a> {
         }
     }
 
-    /// Allocates, so that no touch of a pinned granule lacks memory.
+    /// Allocates pinned granules, so no touch lacks memory.
     #[cold]
     fn populate(&self, absent: Extent) -> Result<(), Error> {
         let ledger = self.shared.ledger();
         ledger.allocate(absent)?;
         for index in absent.start()..absent.end() {
             let _ = change(ledger.word(index), |word| {
-                // A present granule that a purger just claimed stays: the purger will see the pin.
+                // A granule that a purger just claimed is present, and the purger will see the pin.
                 (!word.is_purging() && !word.is_present()).then(|| word.with_present())
             });
         }

@@ -115,7 +115,8 @@ pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> 
     Ok(gone)
 }
 
-/// Dooms a claimed granule without pins, or ends the claim. Returns true if its bytes may be freed.
+/// Dooms a claimed granule without pins; otherwise ends the claim. Returns true if its bytes may be
+/// freed.
 fn is_doomed(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
     let at = ledger.word(index);
     let word = Word(at.load(Ordering::SeqCst));

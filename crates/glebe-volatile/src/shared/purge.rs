@@ -17,7 +17,7 @@ use glebe_os::internal::sync::Ordering;
 use glebe_os::internal::sys::files::ofd_lock::{is_locked, Description};
 use glebe_os::units::Bytes;
 
-/// Most bytes freed by a call (at least one granule): pins wait for it.
+/// Maximum bytes, or one granule, freed by a call, because pins wait for it.
 const RUN_MAX: u64 = 8 << 20;
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! [`Purger`] looks at a file that other processes use, and purges it. It keeps no marks alive.
-//! Offsets and lengths come only from the checked header.
+//! [`Purger`] looks at a file that other processes use, and purges it. A purger keeps no marks
+//! alive. Users can write anything, so offsets and lengths come only from the checked header.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;

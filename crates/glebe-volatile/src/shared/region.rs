@@ -103,8 +103,8 @@ impl Shared {
         self.data.as_ptr()
     }
 
-    /// Marks granules: any process may purge them. Granules already marked keep their priority and
-    /// order.
+    /// Marks granules, so that any process may purge them. Granules already marked keep their
+    /// priority and order.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::PurgeUnderWay`],
@@ -141,8 +141,8 @@ impl Shared {
         Word(self.ledger.word(index).load(Ordering::SeqCst))
     }
 
-    /// Unmarks granules. Returns the lost pages that no unmark returned and no pin restored. Of
-    /// concurrent unmarks, at least one returns each loss.
+    /// Unmarks granules. Returns the lost pages that no unmark returned and no pin restored. At
+    /// least one of several concurrent unmarks returns each loss.
     ///
     /// # Errors
     /// As [`Shared::mark`]. The next unmark then returns the losses.
@@ -213,7 +213,7 @@ impl Shared {
         Ok(Pages::new(pages))
     }
 
-    /// Returns the counters of this `Shared` and the file's gauges; an unreadable gauge is 0.
+    /// Returns the counters of this `Shared` and the file's gauges; 0 for unreadable gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let holder = self.joined().ok().map(|joined| joined.holder);

@@ -1,8 +1,9 @@
 //! Sheds granules for a reclaimer, the oldest of a priority first.
 //!
 //! [`Queue`] keeps the first candidates of one priority between sheds, because a scan reads every
-//! granule's [`Word`]. A purge checks each word again. Times are of the machine's clock; those of
-//! `Order::Lifo` are negative, and count as oldest. Lock: the queue's, before the purge lock.
+//! granule's [`Word`]. A purge checks each word again. Times are of the machine's clock; granules
+//! of `Order::Lifo` have negative times, and count as oldest. Lock: the queue's, before the purge
+//! lock.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

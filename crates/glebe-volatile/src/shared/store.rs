@@ -4,8 +4,8 @@
 //! [`Store::data`] misses swapped-out pages of [`Store::Memory`], as mincore(2) does.
 //!
 //! # Safety
-//! The caller of `SharedOptions::over` keeps its memory mapped while the store exists. State words
-//! say which bytes may be lost.
+//! The caller of `SharedOptions::over` keeps its memory mapped while the store exists. A granule's
+//! state word says whether its bytes may be lost.
 #![allow(unsafe_code)]
 
 use glebe_os::error::OsError;

@@ -37,7 +37,7 @@ pub(super) fn for_purge(ledger: &Ledger, index: u64, granules: Extent) -> Result
     Ok(())
 }
 
-/// Waits until the granule's purge ends, then changes the word. Returns the old word, even if
+/// Waits for the end of the granule's purge, then changes the word. Returns the old word, even if
 /// `with` refused.
 pub(super) fn change_idle(
     ledger: &Ledger,

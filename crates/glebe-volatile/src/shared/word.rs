@@ -15,8 +15,8 @@
 //! be gone.
 //!
 //! *key*: lower keys are purged first. A key is `CENTRE + t` (first in, first out) or `CENTRE - t`
-//! (last in, first out). `t`, the mark's time in microseconds, is above the last mark's and below
-//! `CENTRE`. Any 64 bits are valid.
+//! (last in, first out). `t`, the mark's time in microseconds, is greater than the last mark's, but
+//! below `CENTRE`. Any 64 bits are valid: no offset or length comes from them.
 
 use super::Order;
 use crate::Priority;
@@ -62,6 +62,7 @@ impl Key {
         self.0
     }
 
+    /// Negative for last in, first out.
     pub(crate) fn micros(self) -> i64 {
         self.0 as i64 - CENTRE as i64
     }
@@ -129,10 +130,12 @@ impl Word {
         Self(self.with_key(key, priority).0 | MARKED | found)
     }
 
+    /// Removes mark and loss, after the loss was returned.
     pub(crate) fn unmarked(self) -> Self {
         Self(self.0 & PRESENT)
     }
 
+    /// Removes the mark. A loss stays.
     pub(crate) fn ended(self) -> Self {
         Self(self.0 & (PRESENT | LOST))
     }
@@ -141,6 +144,7 @@ impl Word {
         Self(self.0 | PRESENT)
     }
 
+    /// A marked word gets `time`.
     pub(crate) fn restored(self, time: u64) -> Self {
         let renewed = self.with_key(Key::new(self.key().order(), time), self.priority());
         Self(if self.is_marked() { renewed.0 } else { self.0 } & !LOST)

@@ -1,15 +1,16 @@
 //! [`Tag`] marks long runs without tags, so it touches none of their pages.
 //!
-//! `MADV_FREE` clears the accessed and dirty bits; in a virtual machine, setting them at the next
-//! touch takes longer than the rest of an unmark. So an unmark looks for losses in the page tables:
-//! holes and shared pages of zeros. `MADV_POPULATE_WRITE` keeps the other pages by making them
-//! dirty. The thread's count of page faults shows if the call filled a page freed since the look.
+//! `MADV_FREE` clears the accessed and dirty bits. In a virtual machine, setting the bits at the
+//! next touch takes longer than the rest of an unmark. So an unmark looks for losses in the page
+//! tables: holes and shared pages of zeros. `MADV_POPULATE_WRITE` keeps the other pages by making
+//! them dirty. The thread's count of page faults shows whether the call filled a page freed since
+//! the look.
 //!
 //! If the count changed or a call is refused, the unmark keeps each page by exchanging a nonzero
 //! word for itself. A page of zeros counts as lost.
 //!
-//! A write to a lost page goes unseen, so only a region's own memory is marked without tags. Needs
-//! `PAGEMAP_SCAN`, which alone identifies the page of zeros.
+//! A write to a lost page goes unseen, so only a region's own memory is marked without tags. The
+//! kernel must have `PAGEMAP_SCAN`, which alone identifies the page of zeros.
 //!
 //! # Safety
 //! The pages are the region's, and marked or about to be marked.
@@ -30,7 +31,8 @@ use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, Pages};
 
 const WINDOW: Bytes = Bytes::mib(32);
-/// Bytes per populate call. If it fails or meets a missing page, the unmark reads the whole chunk.
+/// Bytes per populate call. If the call fails or meets a missing page, the unmark reads the whole
+/// chunk.
 const CHUNK: Bytes = Bytes::mib(4);
 
 impl Tag {
@@ -87,7 +89,7 @@ impl Tag {
         })
     }
 
-    /// Returns a page without a tag that may be lost. `None`: bytes read before this call are
+    /// Returns a page without a tag that is or may be lost. `None`: bytes read before this call are
     /// right.
     pub(super) fn lost_untagged(&self, pages: Extent) -> Result<Option<u64>, OsError> {
         for run in self.untagged.runs_in(pages) {

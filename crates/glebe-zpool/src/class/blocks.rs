@@ -11,8 +11,8 @@
 //!  6  back pointers, one a slot
 //! ```
 //!
-//! A *back pointer* is the index of the pool's entry for the slot's object. If its highest bit is
-//! set, the slot has no object; in a free slot, the lower bits name the next free slot.
+//! A *back pointer* is the index of the pool's entry for the object in the slot. If its highest bit
+//! is set, the slot has no object; in a free slot, the lower bits name the next free slot.
 //!
 //! A zspage is in the group empty, below 10 % ... below 100 %, or full. Lock: the class's.
 
@@ -87,7 +87,7 @@ impl Blocks {
         self.words.truncate(left);
         self.len = last;
         let room = left + left / AHEAD_PARTS + AHEAD_WORDS;
-        // Keeps some room, so that adding and removing one zspage repeatedly does not allocate.
+        // Keeps some room, so adding and removing one zspage repeatedly does not allocate.
         if self.room > room + room / AHEAD_PARTS + AHEAD_WORDS {
             self.words.shrink_to(room);
             account.release(bytes_of(self.room - room));
@@ -96,6 +96,7 @@ impl Blocks {
         (ordinal != last).then_some(ordinal)
     }
 
+    /// Gives up the room that [`Blocks::remove`] keeps.
     pub(super) fn give_up(&mut self, account: &Account) {
         debug_assert_eq!(self.len, 0);
         account.release(bytes_of(self.room));
@@ -209,7 +210,7 @@ pub(crate) struct Groups {
     heads: [u32; GROUPS],
     present: u32,
     objects: u32,
-    /// 10 / `objects` in units of 2^-32, rounded up: [`Groups::of`] is exact.
+    /// 10 / `objects` in units of 2^-32, rounded up, so that [`Groups::of`] is exact.
     tenths: u64,
 }
 

@@ -1,8 +1,8 @@
 //! [`Classes`] holds the classes of a pool by number, and the class of each length.
 //!
-//! A change keeps a class whose shape the new table has, and *retires* others: they get no new
-//! object, and `Objects::drain` moves their objects. The number of an empty retired class may be
-//! reused, so a caller that has locked a class checks [`Classes::fits`].
+//! A change keeps a class whose shape the new table has, and *retires* other classes: they get no
+//! new object, and `Objects::drain` moves their objects. The number of an empty retired class may
+//! be reused, so a caller that has locked a class checks [`Classes::fits`].
 //!
 //! `by_length` divides the lengths up to a page into 512 parts, each with a class. Lock order:
 //! `Refit`, which serializes changes, then a class.
@@ -88,8 +88,8 @@ impl Classes {
     }
 
     /// Changes the table to these classes, each with its longest object's length. The lengths
-    /// ascend to a page. Returns false and changes nothing if class numbers run out. Calls must not
-    /// overlap.
+    /// ascend, and the last is a page. Returns false and changes nothing if class numbers run out.
+    /// Calls must not overlap.
     pub(crate) fn change(&self, account: &Account, table: &[(u32, Shape)]) -> bool {
         let all: Vec<&Class> = self.all().collect();
         let mut kept = vec![false; all.len()];

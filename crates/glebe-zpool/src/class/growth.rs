@@ -73,7 +73,7 @@ impl ClassState {
         }
     }
 
-    /// Returns true if pages or a zspage were freed.
+    /// Frees slots in limbo without readers. Returns true if pages or a zspage were freed.
     pub(crate) fn settle(&mut self, memory: &Memory) -> bool {
         let waiting = std::mem::take(&mut self.limbo);
         let mut went = false;

@@ -110,9 +110,9 @@ pub(crate) struct ClassState {
     limbo: Vec<Place>,
     /// Number and first old page of each sealed zspage that readers pin.
     leaving: Vec<(u32, u32)>,
-    /// Objects by the slot's unused bytes, in units of `1 << part_shift`.
+    /// Counts of objects, by the slot's unused bytes in units of `1 << part_shift`.
     pub(crate) below: Vec<u32>,
-    /// Bytes of the longest object that the table puts in this class.
+    /// Bytes of the longest object for which the table chooses this class.
     pub(crate) longest: u32,
     pub(crate) is_retired: bool,
     pub(crate) counts: Counts,
@@ -204,8 +204,8 @@ impl ClassState {
         Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
     }
 
-    /// `freeable` rises at once but falls half a zspage late: repeated inserts and removes of one
-    /// object do not change it.
+    /// The pool's `freeable` rises at once but falls half a zspage late, so repeated inserts and
+    /// removes of one object do not change it.
     #[inline]
     fn set_slack(&mut self, memory: &Memory, slack: u32) {
         let objects = self.shape.objects;

@@ -106,7 +106,7 @@ impl ClassState {
         work.moved > before
     }
 
-    /// Moves a zspage's objects to a new zspage with the lowest free number.
+    /// Moves the objects of a zspage to a new zspage with the lowest free number.
     pub(crate) fn lower(&mut self, memory: &Memory, zspage: u32) -> bool {
         if !self.has(memory, zspage) || memory.pins.is_pinned(zspage) {
             return false;
@@ -118,7 +118,7 @@ impl ClassState {
         let (number, compacted) = (self.blocks.number(to), self.counts.compacted);
         let mut work = Work { bytes_left: usize::MAX, ..Work::default() };
         let moved = self.pour(memory, memory.zspages.ordinal(zspage), to, &mut work);
-        // `grow` took as many pages, so they do not count as compacted.
+        // These pages do not count as compacted, because `grow` took as many.
         self.counts.compacted = compacted;
         let to = memory.zspages.ordinal(number);
         if self.blocks.used(to) == 0 {

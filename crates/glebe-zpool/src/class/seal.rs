@@ -1,4 +1,4 @@
-//! [`ClassState`] seals a zspage: its *holder* copies the bytes, then its pages are freed.
+//! [`ClassState`] seals a zspage: its *holder* copies the bytes, then the zspage's pages are freed.
 //!
 //! ```text
 //! listed -- begin --> about to be sealed -- finish --> sealed -- last slot freed --> ended
@@ -6,10 +6,10 @@
 //!    +--------- abort --------+
 //! ```
 //!
-//! `begin` takes a zspage without a writer out of its list, so it gives out no slot. A pin until
-//! `finish` or `abort` keeps slots of removed objects used, so the zspage does not end. `finish`
-//! first sets the flag *sealed*, so new readers use the copy. The own pages are freed when no
-//! earlier reader pins the zspage.
+//! `begin` takes a zspage without a writer out of its list, so the zspage gives out no slot. A pin
+//! until `finish` or `abort` keeps slots of removed objects used, so the zspage does not end.
+//! `finish` first sets the flag *sealed*, so new readers use the copy. The own pages are freed when
+//! no earlier reader pins the zspage.
 //!
 //! An ended zspage keeps its number until the holder has dropped the copy.
 

@@ -1,15 +1,15 @@
 //! LZ4 blocks, by the reference implementation. Source: LZ4 block format description.
 //!
 //! `lzzzz` compresses in a thread-local state, which only one call may borrow. A fault on the
-//! caller's bytes may run a signal handler that compresses too. So [`encode`] first copies the
-//! bytes or, for long objects, uses a state on the stack.
+//! caller's bytes may run a signal handler that compresses too. So [`encode`] copies the bytes
+//! first or, for long objects, uses a state on the stack.
 
 use super::with_buffer;
 
 const COPIED_MAX: usize = 64 << 10;
 
 /// A thread destroys `HAS_STATE` before the older state of `lzzzz`. Then [`encode`] returns `None`
-/// for objects up to [`COPIED_MAX`].
+/// for objects of up to [`COPIED_MAX`] bytes.
 struct HasState;
 
 impl HasState {

@@ -10,7 +10,7 @@
 //!
 //! `index` names the [entry](super::word). `generation` counts the entry's uses; the entry stores
 //! only its lower bits. `pool` counts pools, wraps and is never zero. A handle names no class,
-//! because its object may move to another.
+//! because its object may move to another class.
 
 use std::num::NonZeroU64;
 
@@ -23,9 +23,9 @@ const POOL_BITS: u32 = 64 - POOL_AT;
 
 /// The name of one object in one pool.
 ///
-/// A handle stays valid when the object's bytes move or are replaced. A pool never reuses a handle,
-/// so every call refuses the handle of an object that is gone. On x86-64, a pool also refuses
-/// handles of the next and the previous 16382 pools; elsewhere, of more pools.
+/// A handle stays valid when the object's bytes move or are replaced. No two objects of a pool get
+/// the same handle, so every call refuses the handle of an object that no longer exists. On x86-64,
+/// a pool also refuses handles of the next and the previous 16382 pools; elsewhere, of more pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(NonZeroU64);
 
@@ -43,8 +43,8 @@ impl Handle {
         self.0.get()
     }
 
-    /// Returns the handle of a number from [`Handle::to_raw`], or `None` for zero. Other numbers
-    /// may name no object or a wrong one.
+    /// Returns the handle of a number from [`Handle::to_raw`], or `None` for zero. A number from
+    /// elsewhere may name no object or a wrong one.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {

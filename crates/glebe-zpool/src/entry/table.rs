@@ -3,8 +3,8 @@
 //! 64 entries form a *segment*, with a word of free bits. All threads take entries from one
 //! *current* segment, so objects of the same age have neighbouring entries. Other segments are
 //! *available* if some entries are free and *released* if all are. The next current segment is the
-//! lowest available, else the lowest released, else a new one. A page of released segments is given
-//! back, except one spare page.
+//! lowest available, else the lowest released, else a new segment. A page of released segments is
+//! given back, except one spare page.
 //!
 //! The *use number* of an entry is its generation and, above that, its *epoch*, which counts wraps
 //! of the generation. An entry without a next epoch is *retired*: never used again. After a page is
@@ -129,7 +129,7 @@ impl Entries {
             && word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// For objects without a slot, whose entries no class's lock guards.
+    /// Serves objects without a slot, whose entries no class's lock guards.
     pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
         // Epochs begin only under this lock, so the check stays true.
         let _state = lock(&self.state);

@@ -31,7 +31,7 @@ pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 /// Bytes of the longest object whose length fits.
 pub(crate) const PAGE_MAX: u64 = 1 << LENGTH_BITS;
 
-/// How an object's bytes are stored.
+/// How the bytes of an object are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The entry names no object.
@@ -40,7 +40,7 @@ pub enum Kind {
     Raw,
     /// A page, compressed by the pool's codec.
     Coded,
-    /// Compressed, less than a page. The last two bytes are the object's length.
+    /// Less than a page, compressed. The last two bytes are the object's length.
     Short,
     /// A repeated 32-bit value, stored in the entry.
     Filled,

@@ -1,7 +1,7 @@
 //! [`Account`] counts the bytes that a pool holds, against its limit.
 //!
 //! Pages are charged before they are taken. Classes of a new table (tens of KiB) and codec states
-//! of further threads are charged afterwards, so they may exceed the limit. No lock.
+//! of further threads are charged afterwards, and may exceed the limit. No lock.
 
 use glebe_os::error::OsError;
 use glebe_os::internal::sync::{AtomicU64, Ordering};

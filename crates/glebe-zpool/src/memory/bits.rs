@@ -15,7 +15,7 @@ pub(crate) fn resize_close<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     words: Vec<u64>,
-    /// By run length minus one: the first word where a run may begin.
+    /// By run length minus one: index of the first word where a run may begin.
     hints: [u32; RUN_MAX as usize],
     len: usize,
 }
@@ -95,6 +95,7 @@ impl Bits {
         None
     }
 
+    /// Removes up to `most` adjacent numbers from `first` on. Returns how many.
     pub(crate) fn take_at(&mut self, first: u32, most: u32) -> u32 {
         let count = (0..most).take_while(|n| self.contains(first + n)).count() as u32;
         if count > 0 {
@@ -103,6 +104,7 @@ impl Bits {
         count
     }
 
+    /// Removes up to `most` numbers of the highest run.
     pub(crate) fn take_highest(&mut self, most: u32) -> Option<(u32, u32)> {
         self.shrink();
         let last = *self.words.last()?;

@@ -40,7 +40,7 @@ impl Frames {
     #[inline]
     pub(crate) unsafe fn write(&self, start: usize, bytes: &[u8]) {
         let to = self.at(start, bytes.len());
-        // SAFETY: `at` checked the range; only the caller uses it, so it does not overlap `bytes`.
+        // SAFETY: `at` checked the range; no other thread uses it, and it does not overlap `bytes`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
@@ -75,7 +75,8 @@ impl Frames {
         unsafe { self.mapping.give_back(at, len) }
     }
 
-    /// Gives back runs of pages until one fails, at most [`DISCARD_MAX`]. Returns how many.
+    /// Gives back runs of pages until one fails, at most [`DISCARD_MAX`] runs. Returns the number
+    /// given back.
     ///
     /// # Safety
     /// See [`Frames::discard`].

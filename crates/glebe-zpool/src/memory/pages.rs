@@ -3,8 +3,8 @@
 //! A page below `fresh` is *used* by a zspage, *kept* (present and free) or *absent*. A kept page
 //! saves a system call.
 //!
-//! Unit: pages from the start. Invariant: `kept` and `absent` share no page; pages under a system
-//! call are in neither. Lock: `supply`, taken after a class's and released for system calls.
+//! Unit: pages from the start. Invariant: `kept` and `absent` share no page, and pages under a
+//! system call are in neither. Lock: `supply`, taken after a class's and released for system calls.
 //!
 //! # Safety
 //! Pages to discard are in neither set, so no thread uses them.
@@ -105,7 +105,7 @@ impl Pages {
             Some(first) => first,
             None => self.beyond(&mut supply, count)?,
         };
-        // Populates up to `room` following pages too; more would be trimmed once this run is freed.
+        // Populates up to `room` following pages too. More would be trimmed once this run is freed.
         let kept = supply.kept.len() as u64 + u64::from(count);
         let room = self.kept_bound().saturating_sub(kept) as u32;
         let mut ahead = supply.absent.take_at(first + count, room);
@@ -164,8 +164,8 @@ impl Pages {
                     account.release(bytes);
                     if *ahead == 0 {
                         // Some pages may be present.
-                        // SAFETY: these pages are not yet in the set of used or of kept pages, so
-                        // no thread uses them.
+                        // SAFETY: these pages are not yet in the set of used or of kept
+                        // pages, so no thread uses them.
                         let _ = unsafe { self.frames.discard(first, count) };
                         return Err(NoRoom::Os(error));
                     }
@@ -195,7 +195,8 @@ impl Pages {
         }
     }
 
-    /// Gives kept pages back until `left` remain or the kernel refuses. Returns how many.
+    /// Gives kept pages back until `left` remain or the kernel refuses. Returns the number given
+    /// back.
     #[cold]
     pub(crate) fn trim_to(&self, account: &Account, left: u64) -> u64 {
         let mut gone = 0;
@@ -216,7 +217,7 @@ impl Pages {
             }
             self.kept.store(supply.kept.len() as u64, Ordering::Relaxed);
             drop(supply);
-            // SAFETY: these pages left `kept`, so no thread uses them.
+            // SAFETY: these pages were taken out of `kept`, so no thread uses them.
             let went = unsafe { self.frames.discard_all(&runs[..count]) };
             let mut supply = lock(&self.supply);
             let mut pages = 0;

@@ -1,4 +1,4 @@
-//! [`Pins`] counts the readers of zspages, so that no slot is reused while it is read.
+//! [`Pins`] counts the readers of zspages, so that slots are not reused while they are read.
 //!
 //! Several zspages share a counter, so a slot may wait although its own zspage has no reader.
 //!
@@ -27,7 +27,7 @@ impl Pins {
 
     #[inline]
     fn counter(&self, zspage: u32) -> &AtomicU64 {
-        // Adjacent zspages, often read in turn, get counters in different cache lines.
+        // Zspages with adjacent numbers, often read in turn, get counters in different cache lines.
         let spread = zspage.wrapping_mul(0x9e37_79b1) >> 16;
         &self.counters[spread as usize % COUNTERS]
     }

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! `ordinal` is the index of the zspage's [block](crate::class::blocks) in its class. `age` is the
-//! count of zspages ever made, taken when this one was made or when eviction last found it read.
+//! count of zspages ever made, taken when this zspage was made or when eviction last found it read.
 //!
-//! Except for the mark of a read, both words change under the class's lock. Without it, a thread
-//! trusts the words only if it pinned the zspage and then found an entry that names it. Lock:
-//! `numbers`, taken under a class's lock.
+//! Except for the mark of a read, both words change under the class's lock. Without the lock, a
+//! thread trusts the words only if it pinned the zspage and then found an entry that names it.
+//! Lock: `numbers`, taken under a class's lock.
 
 use crate::memory::account::{Account, NoRoom};
 use crate::memory::bits::{resize_close, Bits};
@@ -47,7 +47,7 @@ pub(crate) struct Zspages {
 struct Numbers {
     free: Bits,
     fresh: u32,
-    /// Zspages in each page of the table; `None` if the page is absent.
+    /// Number of zspages in each page of the table; `None` if the page is absent.
     pages: Vec<Option<u16>>,
     spare: Option<u32>,
     made: u32,
@@ -206,7 +206,7 @@ impl Zspages {
         made.wrapping_sub((word >> AGE_AT) as u32)
     }
 
-    /// Returns how many zspages were ever made, and a number above all in use.
+    /// Returns the count of zspages ever made, and a number above all in use.
     pub(crate) fn made(&self) -> (u32, u32) {
         let numbers = lock(&self.numbers);
         (numbers.made, numbers.fresh)
@@ -225,6 +225,7 @@ impl Zspages {
         (free > used / USED_PER_FREE + self.per_page() / PAGE_PER_FREE).then(|| numbers.fresh - 1)
     }
 
+    /// Returns the bytes of the table, and of vectors.
     pub(crate) fn held(&self) -> (u64, u64) {
         let numbers = lock(&self.numbers);
         let present = numbers.pages.iter().flatten().count() as u64;

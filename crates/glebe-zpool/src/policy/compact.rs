@@ -12,19 +12,19 @@ const STEP_BYTES: usize = 4 << 10;
 /// Bytes after which a remove stops moving objects.
 const OWN_STEP_BYTES: usize = 8 << 10;
 const PAGES_PER_FREEABLE: u64 = 2000;
-/// Kept pages beyond their bound, above which a compaction trims them.
+/// A compaction trims kept pages when they exceed their bound by more than this number.
 const GATHERED: u64 = 32;
 const LOWERED_MAX: usize = 3;
-/// [`compact`] renumbers at most a zspage per this many freed pages, plus `LOWERED_MIN`.
+/// [`compact`] renumbers at most one zspage per this many freed pages, and `LOWERED_MIN` more.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
-/// Freeable pages that automatic compaction tolerates: an empty zspage may stay for the next
-/// object.
+/// Freeable pages that automatic compaction always tolerates, because an empty zspage may stay for
+/// the next object.
 const FREEABLE_MIN: u64 = 10;
 /// A remove tries to free waiting slots when their number is a multiple of this.
 const WAITING: u64 = 64;
 
-/// The result of a compaction.
+/// Holds the result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     /// Objects moved.
@@ -63,7 +63,7 @@ fn compact_until(objects: &Objects, work: &mut Work, is_spent: impl Fn(&Work) ->
             break;
         }
     }
-    // Visits each class once: `freeable()` may stay above 0 while objects are pinned.
+    // Visits each class only once: `freeable()` may stay above 0 while objects are pinned.
     for class in 0..objects.classes.all().count() as u32 {
         let mut stop = None;
         while memory.freeable() > 0 && !is_spent(work) && stop.is_none_or(|it| it == Stop::Spent) {

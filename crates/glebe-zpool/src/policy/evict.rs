@@ -1,8 +1,8 @@
-//! [`Evictor`] makes room at the limit. It gives free pages back to the kernel, then compacts, then
-//! (if allowed) evicts the oldest zspage of a sample.
+//! [`Evictor`] makes room at the limit. It gives free pages back to the kernel, then compacts,
+//! then (if allowed) evicts the oldest zspage of a sample.
 //!
 //! The *age* of a zspage is the number of zspages made after it. A sampled zspage that was read
-//! since its last sampling becomes as young as a new one.
+//! since its last sampling becomes as young as a new zspage.
 
 use crate::codec::Coder;
 use crate::error::Error;
@@ -28,8 +28,8 @@ impl Evictor {
         Self { at_limit, hand: AtomicU64::new(0) }
     }
 
-    /// Returns false if nothing was freed. `trimmed` says that the request's last call only gave
-    /// free pages back.
+    /// Returns false if nothing was freed. `trimmed` tells the request's next call that this call
+    /// only gave free pages back.
     pub(crate) fn make_room(&self, objects: &Objects, trimmed: &mut bool) -> bool {
         let memory = &objects.memory;
         objects.settle();
@@ -48,7 +48,7 @@ impl Evictor {
     }
 
     pub(crate) fn evict_oldest(&self, objects: &Objects) -> bool {
-        // Samples all zspages twice: the first round spares those that were read.
+        // Samples all zspages twice, because the first round spares those that were read.
         let (_, end) = objects.memory.zspages.made();
         (0..2 * end as usize / SAMPLE + LOST_MAX).any(|_| self.evict_of_sample(objects))
     }
@@ -105,7 +105,7 @@ impl Evictor {
     }
 }
 
-/// A zspage may have no object to evict.
+/// Tries zspages from the oldest on, because a zspage may have no object to evict.
 fn evict_oldest_of(objects: &Objects, mut found: &mut [(u32, u32)]) -> bool {
     while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
         let last = found.len() - 1;

@@ -1,8 +1,8 @@
 //! [`Refit`] fits a pool's size classes to its objects, and charges vectors to the pool's account.
 //!
-//! `look` runs when the pages in use changed enough. It changes fitted classes if a new table
-//! should save enough memory. Vectors cannot be charged where they grow, so `look` charges them
-//! ahead.
+//! `look` runs each time the pages in use changed by a sixteenth, and by at least 16. `look`
+//! changes fitted classes if a new table should save enough memory. Vectors cannot be charged where
+//! they grow, so `look` charges them ahead.
 //!
 //! Unit: bytes. Lock: `state`; `look` does not wait for it.
 
@@ -33,7 +33,7 @@ const AHEAD_PARTS: u64 = 8;
 pub(crate) struct Refit {
     state: Mutex<State>,
     page: PageSize,
-    /// `look` is due below `low` pages in use, or from `high` on.
+    /// `look` is due when the pages in use are below `low`, or at least `high`.
     low: AtomicU64,
     high: AtomicU64,
 }
@@ -146,7 +146,7 @@ pub(crate) fn adopt(objects: &Objects, table: &Table, machine_page: PageSize) ->
     RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;
     RulesError::within("slots in a zspage", table.most_objects().into(), 1, SLOTS_MAX.into())?;
     let shape = |class: &SizeClass| {
-        // Slots are as wide as the zspage allows, in multiples of 8 bytes, so classes with equal
+        // Slots are as wide as the zspage allows, in multiples of 8 bytes. So classes with equal
         // numbers of pages and slots have equal shapes.
         let (least, widest) = (class.size.get(), class.stride(page).get());
         let size = (widest & !(ALIGN - 1)).max(least) as u32;

@@ -1,5 +1,5 @@
 //! [`ObjectPool`] sheds free pages, or its oldest objects if [`AtLimit`] permits, for a reclaimer.
-//! Batches of freed pages save system calls.
+//! Freeing pages in batches saves system calls.
 #![allow(missing_docs, clippy::missing_errors_doc)]
 
 use crate::error::Error;

@@ -3,18 +3,18 @@
 //! A class of `n` objects with `k` slots per zspage is expected to hold `n / k` zspages, plus
 //! [`LEFT`] times `(k - 1) / 2` free slots.
 //!
-//! Dynamic programming: the best classes up to a size are the best up to some smaller size, plus
-//! one class. Cost: O(s x z x log s) for s sizes in use and z kinds of zspage.
+//! Dynamic programming finds the best table: the best classes up to a size are the best up to some
+//! smaller size, plus one class. Cost: O(s x z x log s) for s sizes in use and z kinds of zspage.
 
 use crate::sizes::table::{Rules, SizeClass, Table};
 use glebe_os::units::{Bytes, Pages};
 
-/// Bytes held besides pages, per object (entry), slot (back pointer), zspage and class.
+/// Bytes held besides pages, for each object (entry), slot (back pointer), zspage and class.
 const OBJECT: f64 = 8.0;
 const SLOT: f64 = 4.0;
 const ZSPAGE: f64 = 40.0;
 const CLASS: f64 = 640.0;
-/// A class's expected free slots, compared with one randomly filled zspage; chosen on the
+/// Ratio of a class's expected free slots to those of one randomly filled zspage, chosen on the
 /// benchmark's trace.
 const LEFT: f64 = 0.8;
 
@@ -66,8 +66,8 @@ struct Goal<'a> {
     move_cost: f64,
 }
 
-/// Returns the kinds of zspage that may be best for objects up to `size`. The last is the present
-/// class, without move costs.
+/// Returns the kinds of zspage that may be best for objects of up to `size` bytes. The last kind is
+/// the present class, without move costs.
 fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
     let rules = &goal.histogram.rules;
     let mut kinds: Vec<Cost> = Vec::new();
@@ -94,8 +94,8 @@ struct Best {
     last: Option<(SizeClass, usize)>,
 }
 
-/// Indices of each [`Best`] on the lower convex hull of `held` over `objects`. Only these can hold
-/// least with one more class.
+/// `Hull` has the indices of each [`Best`] on the lower convex hull of `held` over `objects`. Only
+/// such a `Best` can hold least with one more class.
 #[derive(Debug, Default)]
 struct Hull(Vec<usize>);
 

@@ -1,7 +1,7 @@
 //! [`Table`] holds the size classes of a pool, and finds the class of each length.
 //!
 //! Sizes are on a *grid*: the smallest class, then every step, then the page. Classes ascend and
-//! end with a page. Unit: bytes.
+//! end with a page, so every length of 1 byte to a page has a class. Unit: bytes.
 //!
 //! Source: `mm/zsmalloc.c` of Linux 6.3 and later. A zspage has as many pages as leave the fewest
 //! unused bytes, or one page if the size is a power of two.
@@ -10,7 +10,7 @@ use glebe_os::units::{Bytes, PageSize, Pages};
 
 const CHAIN_MAX: u64 = 16;
 
-/// A zspage's word has 12 bits for the class.
+/// The word of a zspage has 12 bits for its class number.
 const CLASSES_MAX: u64 = 1 << 12;
 
 /// The value of [`Rules`] that is out of range.
@@ -111,7 +111,7 @@ impl Rules {
     }
 }
 
-/// A class: the size of its slots, and its zspages.
+/// One class: the size of its slots, and its zspages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SizeClass {
     /// Bytes of the longest object.
@@ -128,7 +128,7 @@ impl SizeClass {
         Self { size, pages, objects: objects as u32 }
     }
 
-    /// Returns true if zspages of both classes have as many pages and slots.
+    /// Returns true if zspages of both classes have equally many pages and slots.
     #[must_use]
     pub fn same_zspages(&self, other: &Self) -> bool {
         (self.pages, self.objects) == (other.pages, other.objects)
@@ -178,7 +178,8 @@ impl Table {
         Self { rules: *rules, classes }
     }
 
-    /// Returns the index of the smallest class for `len` bytes; `None` for zero and above a page.
+    /// Returns the index of the smallest class that holds `len` bytes; `None` for zero and above a
+    /// page.
     #[must_use]
     pub fn class_of(&self, len: usize) -> Option<usize> {
         self.rules.grid_index(len)?;

@@ -1,5 +1,5 @@
-//! Records which thread waits for which item. A builder looks for a circle before it waits, because
-//! builders may want each other's values. Lock: the cache's.
+//! Records which thread waits for which item, because builders may want each other's values. A
+//! builder looks for a circle before it waits. Lock: the cache's.
 
 use std::sync::Arc;
 use std::thread::ThreadId;

@@ -1,10 +1,10 @@
 //! [`Claim`] is a slot that a thread alone may write.
 //!
-//! Two lookups that miss one key may claim two slots of its set. Each stores the key's hash, then
-//! looks at the set. All steps are sequentially consistent, so at least one sees the other claim. A
-//! claim yields to a slot with its hash that is being built, and to a lower claim. The lower claim
-//! waits, up to its patience, for the upper claim to end, because the upper lookup may not have
-//! seen it.
+//! Two lookups that miss one key may claim two slots of its set. Each lookup stores the key's hash,
+//! then looks at the set. All steps are sequentially consistent, so at least one lookup sees the
+//! other claim. A claim yields to a slot with its hash that is being built, and to a lower claim.
+//! The lower claim waits, up to its patience, for the upper claim to end, because the upper lookup
+//! may not have seen it.
 
 use std::time::Instant;
 
@@ -96,7 +96,7 @@ impl Claim<'_> {
         is_done
     }
 
-    /// `body` is value, then key. Returns true if it is kept.
+    /// Publishes `body`: value, then key. Returns true if it is kept.
     pub(super) fn keep(mut self, key_len: usize, body: &[u8]) -> Result<bool, Error> {
         // If the builder forked, the slot belongs to the parent.
         if self.joined.is_inherited() {
@@ -105,8 +105,8 @@ impl Claim<'_> {
         let len = HEAD + body.len() as u64;
         let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
         let pin = cache.shared.pin(range.clone())?;
-        // Clears the earlier entry's loss and mark. The new mark precedes the write, so a purge can
-        // take the entry if this process is killed. If the mark fails, a hit marks again.
+        // Clears the earlier entry's loss and mark. The mark precedes the write, so a purge can
+        // take the entry if this process is killed. After a failed mark, a hit marks again.
         drop(cache.shared.unmark(range.clone())?);
         let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
         fence(Ordering::SeqCst);

@@ -1,12 +1,12 @@
 //! [`SharedCache`]: values by key that the processes of a [`Shared`] build once for all.
 //!
 //! The data is an unmarked index and marked entries (`places`). The hash of a key chooses a set of
-//! eight slots, each with a state word (`state`).
+//! eight slots. A word per slot says what it holds or who writes it (`state`).
 //!
 //! A reader takes no lock: it pins the entry, checks the word, copies, and checks again. A checksum
 //! of value, key and turn (number of claims) must match, so a lost or torn entry is a miss. No word
-//! of the file becomes an offset; a length is used only within an entry. A hit usually makes no
-//! system call.
+//! of the file is used as an offset, and a length is used only within an entry. Slots that a dead
+//! process was writing count as free. A hit usually makes no system call.
 
 mod claim;
 mod options;
@@ -49,14 +49,15 @@ pub enum SharedBuildError<E> {
         "a key and its value of {len} bytes; an entry of the shared cache has room for {limit}"
     )]
     TooLong {
-        /// Bytes of both, or of a key that is too long.
+        /// Bytes of both, or of a too long key.
         len: usize,
         /// Most bytes of both.
         limit: usize,
     },
 }
 
-/// Values by key, both byte strings, that several processes share.
+/// Values by key, both byte strings, that several processes share. [`SharedCache::get_or_build`]
+/// builds a purged value again.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -121,7 +122,7 @@ impl SharedCache {
     ///
     /// # Errors
     /// [`Error::BadFile`] if the data holds something else; [`Error::BadOption`] if an entry is not
-    /// whole granules below 4 GiB, or 8 entries do not fit; those of [`Shared::pin`].
+    /// whole granules below 4 GiB, or 8 entries do not fit; the errors of [`Shared::pin`].
     pub fn over(shared: Arc<Shared>, options: SharedCacheOptions) -> Result<Self, Error> {
         options.over(shared)
     }
@@ -160,7 +161,8 @@ impl SharedCache {
     /// [`SharedCacheOptions::patience`]. The cache keeps no value that the file has no room for.
     ///
     /// # Errors
-    /// [`SharedBuildError`]. If only key and value together are too long, `value` is complete.
+    /// [`SharedBuildError`]. Even if key and value together are too long to keep, `value` is
+    /// complete.
     pub fn get_or_build<E>(
         &self,
         key: &[u8],
@@ -247,7 +249,7 @@ impl SharedCache {
             }
             if found == Found::Nothing {
                 if let Some(claim) = self.claim(hash)? {
-                    // Another lookup may have built the value since.
+                    // Another thread or process may have built the value since.
                     let is_there = self.find(key, hash, value)? == Found::Hit;
                     return Ok(if is_there { Sought::Hit } else { Sought::Missing(Some(claim)) });
                 }
@@ -301,7 +303,7 @@ impl SharedCache {
         let Some(value_len) = value_len else { return Ok(false) };
         let body_len = (len - HEAD) as usize;
         let has_room = value.try_reserve(body_len.saturating_sub(value.len())).is_ok();
-        // A pin would give lost granules memory.
+        // A pin would give lost granules new memory.
         if !has_room || self.is_lost(slot, len) {
             return Ok(false);
         }

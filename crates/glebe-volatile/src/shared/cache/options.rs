@@ -1,5 +1,5 @@
-//! [`SharedCacheOptions`] creates a cache's index. Processes that start together agree, because a
-//! compare-and-exchange sets only header words that are 0.
+//! [`SharedCacheOptions`] creates a cache's index. A compare-and-exchange sets only header words
+//! that are 0, so processes that start together agree.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ impl Default for SharedCacheOptions {
 }
 
 impl SharedCacheOptions {
-    /// Sets the size of an entry: whole granules below 4 GiB. Value, key and 8 more bytes must fit.
-    /// Default: 16 KiB, or a longer granule. An existing cache keeps its size.
+    /// Sets the size of an entry: whole granules, less than 4 GiB. Value, key and 8 more bytes must
+    /// fit. Default: 16 KiB, or a longer granule. An existing cache keeps its size.
     pub fn entry(self, entry: Bytes) -> Self {
         Self { entry: Some(entry), ..self }
     }
@@ -67,7 +67,7 @@ impl SharedCacheOptions {
             let what = "an entry is no whole granules, of 4 GiB or more, or a set of 8 has no room";
             return Err(Error::BadOption { what, value: entry, limit });
         }
-        // Allocates the header: a pin without memory returns an error, a touch could not.
+        // Allocates the header: without memory, a pin returns an error and a touch cannot.
         drop(shared.pin(Bytes::ZERO..granule)?);
         let granules = Extent::new(0, len.get() / granule.get()).ok_or(Error::Empty)?;
         shared.ledger().touch_words(granules)?;

@@ -6,8 +6,8 @@
 //! entries   from a granule on, per slot:  checksum | value | key
 //! ```
 //!
-//! Unit: bytes. All offsets follow from the data's length, the granule and the entry's length,
-//! which the opener checks and reads only once.
+//! Unit: bytes. All offsets follow from the data's length, the granule and the entry's length. The
+//! opener checks these numbers and reads them only once.
 
 use std::ops::Range;
 

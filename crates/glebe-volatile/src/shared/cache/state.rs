@@ -8,9 +8,8 @@
 //! empty or kept --> claimed, turn + 1 --> building --> kept or empty
 //! ```
 //!
-//! Each arrow is one exchange of the word. A dead writer's slot can be claimed, too. A writer
-//! wrongly taken for dead finds the word changed and publishes nothing. All 64-bit values are
-//! valid.
+//! Each arrow is one exchange of the word. A dead writer's slot can be claimed, too. A writer that
+//! others took for dead finds the word changed and publishes nothing. All 64-bit values are valid.
 
 const PHASE_SHIFT: u32 = 32;
 const TURN_SHIFT: u32 = 34;

@@ -25,7 +25,7 @@ pub(super) struct Page {
     pub(super) segments: u16,
     pub(super) retired: u16,
     pub(super) is_present: bool,
-    /// The use number of all entries after the page is populated again.
+    /// Use number of all entries after the page is populated again.
     pub(super) base: u32,
 }
 
@@ -110,8 +110,8 @@ impl Entries {
         })
     }
 
-    /// Counts a wrap of the generation. Returns false after the last epoch, or without memory for
-    /// the count.
+    /// Counts a wrap of the entry's generation. Returns false after the last epoch, or without
+    /// memory for the count.
     #[cold]
     pub(super) fn next_epoch(&self, account: &Account, index: u32) -> bool {
         if self.epoch(index) >= self.epoch_last {
@@ -148,7 +148,7 @@ impl Entries {
     }
 
     /// Gives back the page of `tables.free` with the bits of `page`, unless another present page
-    /// shares it.
+    /// has bits there.
     fn let_free_go(&self, account: &Account, state: &mut Segments, page: u32) {
         let shared = SEGMENT;
         let (nth, first) = (page / shared, page / shared * shared);
