@@ -27,8 +27,9 @@
 //! program. Other processes of the tree live on; their calls for huge pages fail with ENOSYS.
 //!
 //! The supervisor passes signals on to the program, except those that the kernel sends, since a
-//! terminal sends them to the program too. After the program's end, a signal that asks for the end
-//! makes the supervisor leave the rest of the tree.
+//! terminal sends them to the program too. A terminal's hang-up reaches only the leader of its
+//! session. If the supervisor is the leader, it passes the kernel's HUP and CONT on. After the
+//! program's end, a signal that asks for the end makes the supervisor leave the rest of the tree.
 
 mod report;
 mod supply;
@@ -47,7 +48,7 @@ use glebe::internal::sys::processes::seccomp::{
 };
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{kill_process, wait, Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{getpid, getsid, kill_process, wait, Pid, Signal, WaitOptions, WaitStatus};
 
 use self::report::Report;
 use self::supply::{Supplied, Supply};
@@ -57,6 +58,9 @@ use super::{not_executed, NotRun};
 const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 const FURTHER: [Signal; 5] =
     [Signal::USR1, Signal::USR2, Signal::CONT, Signal::WINCH, Signal::ALARM];
+
+/// Signals of a hang-up, which the kernel sends to the leader of the terminal's session alone.
+const HANG_UP: [Signal; 2] = [Signal::HUP, Signal::CONT];
 
 /// Longest wait for the last process of the tree, once the kernel says that it is ending. A child
 /// that this process had before it became the supervisor would otherwise be waited for.
@@ -107,7 +111,9 @@ pub fn supervise(mut command: Command, wishes: &Wishes) -> Result<u8, NotRun> {
         NotSpawned::Exec(error) => not_executed(&program, &error),
         NotSpawned::Filter(error) => not_held(&error),
     })?;
-    let mut tree = Tree { program: Pid::from_child(&child), status: None, hung_up: None };
+    let is_leader = getsid(None) == Ok(getpid());
+    let program = Pid::from_child(&child);
+    let mut tree = Tree { program, is_leader, status: None, hung_up: None };
     let (waiting, report) = (VecDeque::new(), Report::default());
     let mut supervisor = Supervisor { listener, waiting, supply, wishes, report };
     let mut killed = None;
@@ -146,6 +152,8 @@ fn not_held(error: &io::Error) -> NotRun {
 /// The program and the processes that it started.
 struct Tree {
     program: Pid,
+    /// True if the supervisor leads its session.
+    is_leader: bool,
     /// `None` while the program runs.
     status: Option<WaitStatus>,
     /// When the listener hung up.
@@ -173,10 +181,12 @@ impl Tree {
         let mut is_end = false;
         while let Some(arrived) = signals.take() {
             let Some(signal) = Signal::from_named_raw(arrived.number) else { continue };
+            let is_program_s = arrived.is_kernels && !(self.is_leader && HANG_UP.contains(&signal));
             match self.status {
                 _ if signal == Signal::CHILD => {}
                 Some(_) => is_end |= ENDING.contains(&signal),
-                None if arrived.is_kernels => {}
+                // The program got it, too.
+                None if is_program_s => {}
                 // Fails if the program has just ended.
                 None => _ = kill_process(self.program, signal),
             }

@@ -78,19 +78,32 @@ fn signals_reach_the_program() {
     assert_eq!(child.wait().unwrap().code(), Some(5));
 }
 
+/// Runs a shell under a supervisor in a terminal of Python, and returns what was said. Returns
+/// `None` if the test is skipped.
+fn in_terminal(python: &str, script: &str) -> Option<String> {
+    if !tools::has("python3") {
+        return None;
+    }
+    let command = without_daemon(&["sh", "-c", script])?;
+    let file = format!("{}/tests/it/supervised/{python}", env!("CARGO_MANIFEST_DIR"));
+    let mut python = Command::new("python3");
+    python.arg(file).arg(command.get_program()).args(command.get_args());
+    let (said, wrong, status) = ran(python.env("GLEBE_LEASES", "/nonexistent/leases"));
+    assert_eq!(status, Some(0), "{said}{wrong}");
+    Some(said)
+}
+
 #[test]
 fn a_terminal_s_signal_reaches_the_program_once() {
-    if !tools::has("python3") {
-        return;
-    }
     let script = "trap 'echo got' INT; trap 'exit 3' USR1; echo up; while :; do sleep 0.01; done";
-    let Some(command) = without_daemon(&["sh", "-c", script]) else { return };
-    let mut python = Command::new("python3");
-    let terminal = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/supervised/terminal.py");
-    python.arg(terminal).arg(command.get_program()).args(command.get_args());
-    let (said, wrong, status) = ran(&mut python);
-    assert_eq!(status, Some(0), "{said}{wrong}");
+    let Some(said) = in_terminal("terminal.py", script) else { return };
     assert_eq!(said.matches("got").count(), 1, "{said}");
+}
+
+#[test]
+fn a_terminal_s_hang_up_reaches_the_program() {
+    // The kernel sends the signal to the leader of the session alone, which is the supervisor.
+    in_terminal("hang_up.py", "trap 'exit 3' HUP; echo up; while :; do sleep 0.01; done");
 }
 
 #[test]
