@@ -276,7 +276,8 @@ fn serve(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
         return Ok(writeln!(out, "the options are right; nothing was started")?);
     }
     if args.udp_port != 0 {
-        writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
+        let port = args.udp_port;
+        let _ = writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {port} is left");
     }
     if let Some(leases) = &mut of_leases {
         let brick = chosen_brick(args, leases)?;
@@ -325,6 +326,22 @@ fn tell_and_run(
     args: &ServeArgs,
     out: &mut dyn Write,
 ) -> Outcome {
+    // Clients need the server also if nobody reads this.
+    let _ = tell(&server, daemon, metrics.as_ref(), args, out);
+    let scrapes = metrics.map(|listener| metrics::start(listener, &server, daemon));
+    let _scrapes = scrapes.transpose()?;
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+    let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
+    server.run_until(is_ending).map_err(|e| e.to_string().into())
+}
+
+fn tell(
+    server: &Server,
+    daemon: Option<&Daemon>,
+    metrics: Option<&TcpListener>,
+    args: &ServeArgs,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let contig = server.store().reserve().contig();
     writeln!(
         out,
@@ -343,15 +360,10 @@ fn tell_and_run(
     if let Some(control) = server.control() {
         writeln!(out, "control socket {}", control.display())?;
     }
-    if let Some(listener) = &metrics {
+    if let Some(listener) = metrics {
         writeln!(out, "metrics at http://{}/metrics", listener.local_addr()?)?;
     }
-    let scrapes = metrics.map(|listener| metrics::start(listener, &server, daemon));
-    let _scrapes = scrapes.transpose()?;
-    out.flush()?;
-    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
-    let is_ending = || drop(sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]));
-    server.run_until(is_ending).map_err(|e| e.to_string().into())
+    out.flush()
 }
 
 fn lease_settings(args: &ServeArgs) -> Option<Leases> {

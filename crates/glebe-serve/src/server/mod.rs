@@ -193,7 +193,7 @@ impl Shared {
     }
 }
 
-/// A memcached server.
+/// A memcached server. The drop ends it.
 pub struct Server {
     shared: Arc<Shared>,
     door: accept::Door,
@@ -271,12 +271,9 @@ impl Server {
     /// # Errors
     /// If an address is not available.
     pub fn listen(mut self) -> Result<Self, Failure> {
-        let done = self.door.listen(self.shared.settings.backlog);
-        if done.is_err() {
-            self.end();
-        }
+        self.door.listen(self.shared.settings.backlog)?;
         self.door.show(&self.shared);
-        done.map(|()| self)
+        Ok(self)
     }
 
     fn spawn(
@@ -375,6 +372,7 @@ impl Server {
         done.map_err(Into::into)
     }
 
+    /// Ends the threads and removes the sockets. A second call does nothing.
     fn end(&mut self) {
         self.shared.end();
         for worker in &self.hired {
@@ -386,9 +384,15 @@ impl Server {
             let _ = thread.join();
         }
         self.shared.verbosity.end();
-        if let Some(path) = &self.control {
+        if let Some(path) = self.control.take() {
             let _ = std::fs::remove_file(path);
         }
         self.door.close();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use glebe_serve::server::{Server, Settings};
 use glebe_testing::time::{is_long, slowed, storm, Storm};
+use glebe_testing::Scratch;
 
 use crate::running::{dialogue, exactly, short, value, Running};
 
@@ -286,6 +287,23 @@ fn who_sends_garbage_or_does_not_read_harms_nobody() {
     let mut rest = Vec::new();
     let _ = long.read_to_end(&mut rest);
     assert!(rest.is_empty(), "{}", short(&rest));
+}
+
+#[test]
+fn a_dropped_server_leaves_no_socket() {
+    let scratch = Scratch::new("dropped");
+    let [unix, control] = ["unix", "control"].map(|name| scratch.path().join(name));
+    let server = Server::start(Settings {
+        unix: Some((unix.clone(), 0o700)),
+        control: Some(control.clone()),
+        listen: Vec::new(),
+        memory: 16 << 20,
+        ..Settings::default()
+    });
+    let server = server.expect("a server");
+    assert!(unix.exists() && control.exists());
+    drop(server);
+    assert!(!unix.exists() && !control.exists());
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use std::fs;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
 use glebe_testing::time::wait_until;
+use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
 
 use super::{dialogue, glebe, list, patience, Serving};
@@ -138,6 +140,49 @@ fn a_hang_up_loses_nothing_and_a_termination_leaves_nothing() {
         assert!(!socket.exists() && !pid.exists());
         assert_eq!(fs::read_dir(scratch.path()).expect("a folder").count(), 0);
     }
+}
+
+#[test]
+fn a_failed_start_leaves_nothing() {
+    let (_turn, scratch) = (Turn::alone(POOL), Scratch::new("failed-start"));
+    let (run, socket) = (scratch.path().join("run"), scratch.path().join("socket"));
+    fs::create_dir_all(run.join("glebe")).expect("a folder");
+    fs::set_permissions(run.join("glebe"), PermissionsExt::from_mode(0o700)).expect("its mode");
+    for more in [
+        &["-m", "8", "-P", "/nonexistent/pid"][..],
+        &["-m", "64", "--leases", "--lease-socket", "/nonexistent/leases"],
+        &["-m", "8", "-s", "/nonexistent/socket"],
+    ] {
+        let mut command = glebe();
+        command.args(["serve", "-s"]).arg(&socket).args(more).env("XDG_RUNTIME_DIR", &run);
+        let output = command.output().expect("the program starts");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let left: Vec<_> = fs::read_dir(run.join("glebe")).expect("a folder").collect();
+        assert!(left.is_empty() && !socket.exists(), "{more:?}: {left:?}");
+    }
+}
+
+#[test]
+fn a_server_needs_nobody_to_read_its_output() {
+    let scratch = Scratch::new("unread");
+    let socket = scratch.path().join("socket");
+    let (reader, writer) = UnixStream::pair().expect("sockets");
+    drop(reader);
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" serve --no-stats -m 16 -s \"$1\" >&0 </dev/null"]);
+    command.arg(glebe().get_program()).arg(&socket).stdin(OwnedFd::from(writer));
+    let mut serving = Serving::start(&mut command, 0);
+    let mut stream = None;
+    wait_until("it listens", patience(), || {
+        stream = UnixStream::connect(&socket).ok();
+        stream.is_some()
+    });
+    let mut stream = stream.expect("a connection");
+    stream.set_read_timeout(Some(patience())).expect("a timeout");
+    dialogue(&mut stream, "mn\n", "MN\n");
+    serving.signal("TERM");
+    serving.ends_well();
+    assert!(!socket.exists());
 }
 
 #[test]

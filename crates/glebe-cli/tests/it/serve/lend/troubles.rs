@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
 
+use glebe_testing::time::wait_until;
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::Scratch;
 
-use super::lending::{lend, lives, serving, serving_by, Lending, LONG};
+use super::lending::{lend, lives, serving, serving_by, Lending, LONG, PATIENCE};
 use crate::serve::{glebe, output, Serving};
 
 fn said(output: &Output) -> String {
@@ -52,6 +55,25 @@ fn alone(mode: &str, more: &[&str]) -> (Lending, TcpListener) {
     let master = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = master.local_addr().expect("an address").port();
     (Lending::to(nothing, Scratch::new("lend"), mode, port, more), master)
+}
+
+#[test]
+fn a_lender_needs_nobody_to_read_its_output() {
+    let scratch = Scratch::new("lend-unread");
+    fs::write(scratch.path().join("mode"), "").expect("written");
+    let (reader, writer) = UnixStream::pair().expect("sockets");
+    drop(reader);
+    let mut command = lend(scratch.path(), 1, &[]);
+    let mut lender = command.stdout(OwnedFd::from(writer)).spawn().expect("the program starts");
+    let control = scratch.path().join("control");
+    let mut status = glebe();
+    status.args(["lend", "status", "--control"]).arg(&control);
+    wait_until("it answers", PATIENCE, || {
+        assert_eq!(lender.try_wait().expect("a child"), None);
+        status.output().expect("glebe starts").status.success()
+    });
+    lender.kill().expect("a child");
+    lender.wait().expect("a child");
 }
 
 #[test]
