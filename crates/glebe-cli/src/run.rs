@@ -123,7 +123,7 @@ pub fn run(args: &RunArgs, out: &mut dyn Write) -> Outcome {
     if args.huge.contig {
         warn(args.huge.check()?);
         command.env(contig::VARIABLE, args.huge.words());
-        command.envs(args.huge.socket().map(|path| (contig::SOCKET, path)));
+        command.envs(args.huge.socket()?.map(|path| (contig::SOCKET, path)));
     }
     if args.dry_run {
         return Ok(explain(&command, out)?);

@@ -1,6 +1,7 @@
 //! The options of `glebe run --contig`, which the preloaded library reads in GLEBE_HUGE.
 
-use std::path::{Path, PathBuf};
+use std::env;
+use std::path::{self, Path, PathBuf};
 use std::time::Duration;
 
 use glebe::units::Bytes;
@@ -102,9 +103,16 @@ impl HugeArgs {
         }))
     }
 
-    /// Returns the socket, if it is another one than the program would find.
-    pub fn socket(&self) -> Option<&PathBuf> {
-        self.socket.as_ref()
+    /// Returns the socket, if it is another one than the program would find. Its path is absolute,
+    /// because the program may change its folder.
+    ///
+    /// # Errors
+    /// If the path is empty, or the current folder is gone.
+    pub fn socket(&self) -> Result<Option<PathBuf>, NotRun> {
+        let inherited = || env::var_os(SOCKET).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let given = self.socket.clone().or_else(inherited);
+        let absolute = given.map(path::absolute).transpose();
+        absolute.map_err(|e| NotRun::refused(format!("the path of the daemon's socket: {e}")))
     }
 
     /// Asks for the daemon. Returns a warning if there is none.

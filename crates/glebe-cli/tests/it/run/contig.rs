@@ -55,6 +55,21 @@ fn both_libraries_may_be_preloaded() {
 }
 
 #[test]
+fn a_relative_socket_becomes_absolute() {
+    let Some(place) = place() else { return };
+    let set = |command: &mut std::process::Command| {
+        let (out, _) = said(&command.args(["--dry-run", "--", "true"]).output().unwrap());
+        out.lines().find_map(|line| line.strip_prefix("GLEBE_LEASES=").map(str::to_owned))
+    };
+    let absolute = Some(place.path("folder/leases").display().to_string());
+    let words = flags(&["--contig", "--socket", "folder/leases"]);
+    assert_eq!(set(&mut place.command(&words)), absolute);
+    let contig = || place.command(&flags(&["--contig"]));
+    assert_eq!(set(contig().env("GLEBE_LEASES", "folder/leases")), absolute);
+    assert_eq!(set(&mut contig()), None);
+}
+
+#[test]
 fn what_is_required_must_be_there() {
     let Some(place) = place() else { return };
     let words = ["--contig", "--required", "--socket", "/none", "--", "true"];
