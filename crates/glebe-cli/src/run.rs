@@ -55,8 +55,9 @@ pub struct RunArgs {
     signal: Option<String>,
     /// The library to preload, or the folder of the libraries
     ///
-    /// Without --lib, the command looks for libglebe_malloc.so and libglebe_huge.so in its own
-    /// folder, and then, from that folder, in ../lib, ../lib/ARCH-linux-gnu and ../lib64.
+    /// With both --malloc and --contig, give the folder. Without --lib, the command looks for
+    /// libglebe_malloc.so and libglebe_huge.so in its own folder, and then, from that folder, in
+    /// ../lib, ../lib/ARCH-linux-gnu and ../lib64.
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
     #[cfg(feature = "serve")]
@@ -134,6 +135,10 @@ pub fn run(args: &RunArgs, out: &mut dyn Write) -> Outcome {
 /// Sets LD_PRELOAD.
 fn preload(args: &RunArgs, program: &Path, command: &mut Command) -> Result<(), NotRun> {
     let mut preloads = env::var_os(environment::PRELOAD);
+    if libraries(args).count() > 1 && args.lib.as_ref().is_some_and(|lib| lib.is_file()) {
+        let why = "--lib names one file, and two libraries are needed: give their folder";
+        return Err(NotRun::refused(why));
+    }
     for file in libraries(args) {
         let library = library::find(args.lib.as_deref(), file)?;
         warn(check::check(program, library.architecture)?);
@@ -177,7 +182,7 @@ fn explain(command: &Command, out: &mut dyn Write) -> io::Result<()> {
 /// Returns the names of the libraries to preload, the last one first.
 fn libraries(args: &RunArgs) -> impl Iterator<Item = &'static str> {
     #[cfg(feature = "serve")]
-    let contig = args.huge.contig.then_some(contig::LIBRARY);
+    let contig = args.huge.contig.then_some(library::HUGE);
     #[cfg(not(feature = "serve"))]
     let contig = None;
     contig.into_iter().chain(args.malloc.then_some(library::MALLOC))

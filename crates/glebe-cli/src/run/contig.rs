@@ -13,7 +13,6 @@ use crate::size;
 
 /// The environment variable of the library.
 pub const VARIABLE: &str = "GLEBE_HUGE";
-pub const LIBRARY: &str = "libglebe_huge.so";
 /// The environment variable with the daemon's socket.
 pub const SOCKET: &str = "GLEBE_LEASES";
 /// Longest wait for a daemon that does not answer.

@@ -4,7 +4,7 @@
 //! the library folders of its installation prefix.
 
 use std::env;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{self, Path, PathBuf};
 
@@ -12,6 +12,9 @@ use super::image::{self, Architecture, Image};
 use super::NotRun;
 
 pub const MALLOC: &str = "libglebe_malloc.so";
+pub const HUGE: &str = "libglebe_huge.so";
+/// A function of each library that the other lacks.
+const MARKS: [(&str, &[u8]); 2] = [(MALLOC, b"glebe_malloc_trim"), (HUGE, b"glebe_huge_offer")];
 
 #[derive(Debug)]
 pub struct Library {
@@ -44,7 +47,25 @@ pub fn find(given: Option<&Path>, name: &str) -> Result<Library, NotRun> {
         return Err(NotRun::refused(format!("no {name}: tried {}{remedy}", tried.join(", "))));
     };
     is_nameable(path)?;
-    Ok(Library { path: path.clone(), architecture: architecture(path)? })
+    let architecture = architecture(path)?;
+    if given.is_some() {
+        is_not_the_other(path, name)?;
+    }
+    Ok(Library { path: path.clone(), architecture })
+}
+
+/// Fails if the file, which may have any name, is the other library.
+fn is_not_the_other(path: &Path, name: &str) -> Result<(), NotRun> {
+    let shown = path.display();
+    let bytes = fs::read(path).map_err(|e| NotRun::refused(format!("read({shown}): {e}")))?;
+    let has = |mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);
+    let other = MARKS.iter().find(|(other, mark)| *other != name && has(mark));
+    match other {
+        None => Ok(()),
+        Some((other, _)) => {
+            Err(NotRun::refused(format!("--lib: {shown} is {other}, and {name} is needed")))
+        }
+    }
 }
 
 fn place_given(path: &Path, name: &str) -> Result<PathBuf, NotRun> {

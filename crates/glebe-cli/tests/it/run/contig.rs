@@ -55,6 +55,36 @@ fn both_libraries_may_be_preloaded() {
 }
 
 #[test]
+fn one_file_is_one_library() {
+    let Some(place) = place() else { return };
+    let words = |lib| ["--contig", "--malloc", "--lib", lib, "--socket", "/none", "--dry-run"];
+    let ran = |lib| place.command(&flags(&[&words(lib)[..], &["--", "true"]].concat())).output();
+    let output = ran("bin/libglebe_malloc.so").unwrap();
+    let (out, err) = said(&output);
+    assert_eq!((output.status.code(), &*out), (Some(125), ""), "{err}");
+    assert!(err.contains("--lib names one file, and two libraries are needed"), "{err}");
+    assert!(ran("bin").unwrap().status.success());
+}
+
+#[test]
+fn the_other_library_is_refused() {
+    let place = Place::new();
+    for (flag, name, other) in [("--malloc", LIBRARY, HUGE), ("--contig", HUGE, LIBRARY)] {
+        let run = |file: &str| {
+            let renamed = place.path(format!("{flag}.so"));
+            fs::copy(crate::libraries::folder().join(file), &renamed).unwrap();
+            let words = [flag, "--dry-run", "--lib"].map(OsStr::new);
+            let mut command = place.command(&[&words[..], &[renamed.as_os_str()]].concat());
+            command.args(["--", "true"]);
+            command
+        };
+        let line = refused(&mut run(other), 125);
+        assert!(line.contains(&format!("is {other}, and {name} is needed")), "{line}");
+        assert!(run(name).output().unwrap().status.success(), "{name}");
+    }
+}
+
+#[test]
 fn a_relative_socket_becomes_absolute() {
     let Some(place) = place() else { return };
     let set = |command: &mut std::process::Command| {
