@@ -14,7 +14,7 @@ use glebe_lease::wire::{Flags, Name};
 use glebe_lease::{socket_path, Client, LeaseError, Row, Wish};
 use serde_json::json;
 
-use crate::run::not_executed;
+use crate::run::{broken_pipe, not_executed};
 use crate::{size, Outcome};
 
 const FD: &str = "GLEBE_LEASE_FD";
@@ -105,6 +105,7 @@ pub fn run(args: &LeaseArgs) -> Outcome {
         .args(arguments)
         .env(FD, file.as_raw_fd().to_string())
         .env(BYTES, bytes.get().to_string());
+    broken_pipe::keep(&mut command);
     Err(Box::new(not_executed(Path::new(program), &command.exec())))
 }
 

@@ -5,7 +5,7 @@
 //! number, exit status and signals. `glebe run` refuses a program that would run without the
 //! library, because the user would not notice that.
 
-mod broken_pipe;
+pub mod broken_pipe;
 mod check;
 #[cfg(feature = "serve")]
 mod contig;

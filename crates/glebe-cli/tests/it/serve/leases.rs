@@ -10,6 +10,7 @@ use glebe::internal::sys::processes::process::effective_user;
 use glebe_testing::time::{is_long, wait_until};
 use glebe_testing::turn::{Turn, POOL};
 use glebe_testing::{tools, Scratch};
+use rustix::process::Signal;
 
 use super::{dialogue, glebe, list, output, patience, Serving};
 
@@ -102,6 +103,21 @@ fn a_program_has_leased_memory_until_it_ends() {
     server.ends_well();
     let (success, _, wrong) = text(glebe().args(["leases", "--socket", &socket]));
     assert!(!success && wrong.contains("glebe serve --leases"), "{wrong}");
+}
+
+#[test]
+fn a_program_ignores_closed_pipes_if_its_caller_does() {
+    let (_turn, scratch) = (Turn::alone(POOL), Scratch::new("lease-pipe"));
+    let Some((_server, socket)) = lending(&scratch, "64") else { return };
+    let pipe = 1_u64 << (Signal::PIPE.as_raw() - 1);
+    for (caller, ignored) in [("", 0), ("trap '' PIPE; ", pipe)] {
+        let lease = format!("exec \"$0\" lease --socket {socket} 2M -- grep SigIgn");
+        let script = format!("{caller}{lease} /proc/self/status");
+        let mut shell = Command::new("sh");
+        let (_, said, wrong) = text(shell.args(["-c", &script]).arg(glebe().get_program()));
+        let bits = said.trim().strip_prefix("SigIgn:").expect(&wrong).trim();
+        assert_eq!(u64::from_str_radix(bits, 16).unwrap() & pipe, ignored, "{script}");
+    }
 }
 
 /// Returns a number of the cache's `stats`.
