@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use glebe::contig::internal::{explain_on, FrameUses};
-use glebe::contig::{Contig, Error, Node, Outlook, Verdict};
+use glebe::contig::{Contig, Error, Node, Outlook, Proof, Verdict};
 use glebe::internal::sys::machine::numa;
 use glebe::internal::sys::memory::pagemap::frames_visible;
 use glebe::page_size;
@@ -23,7 +23,8 @@ pub struct ExplainArgs {
     /// Only a run on NUMA node N
     #[arg(long, value_name = "N")]
     node: Option<u32>,
-    /// Take the run for a moment and say what came
+    /// Take the run for a moment and say what came. The exit status is 1 if no run is as long as
+    /// LEN. It is 0 if page frames are hidden from the user, because the runs are then unknown
     #[arg(long = "try")]
     attempt: bool,
     /// With --try: write the certificate here, readable by its owner alone
@@ -43,7 +44,7 @@ struct Answer {
 }
 
 /// Prints the verdict; without `--try`, `No` is an error. With `--try`, allocates memory and writes
-/// the certificate if a file is given.
+/// the certificate if a file is given; runs that are proved shorter are an error.
 pub fn run(args: &ExplainArgs, out: &mut dyn Write) -> Outcome {
     let answer = Answer::find(args.len, args.node.map(Node))?;
     if !args.json {
@@ -70,6 +71,11 @@ pub fn run(args: &ExplainArgs, out: &mut dyn Write) -> Outcome {
         if !args.json {
             writeln!(out, "    certificate in {}", file.display())?;
         }
+    }
+    let (len, longest) = (args.len, memory.longest_run().bytes(page_size()));
+    if memory.proof() == Proof::Frames && longest < len {
+        let why = format!("{len} was not had in one piece; the longest run is {longest}");
+        return Err(why.into());
     }
     Ok(())
 }

@@ -273,11 +273,11 @@ fn what_is_tried_on_a_node_is_there() {
         let (file, number) = (file.to_str().unwrap(), node.0.to_string());
         let args = ["explain", "64K", "--try", "--node", &number, "--json", "--certificate", file];
         let output = run(&args);
-        if !output.status.success() {
+        if output.stdout.is_empty() {
             println!("skipped: {node}: {}", refusal(&output));
             continue;
         }
-        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let value: Value = serde_json::from_str(&tried(&output)).unwrap();
         assert!(value["tried"]["len_bytes"].as_u64().unwrap() >= 64 << 10, "{value}");
         assert!(value["tried"]["source"].is_string() && value["tried"]["held_by"].is_string());
         let told: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
@@ -301,11 +301,54 @@ fn explain_takes_nothing_and_says_why_not() {
     assert_eq!(run(&["explain", "1M", "--certificate", "x"]).status.code(), Some(2));
 }
 
+/// Returns what `explain --try` printed, with status 0 or 1.
+fn tried(output: &Output) -> String {
+    if !output.status.success() {
+        assert!(refusal(output).contains(" was not had in one piece"), "{output:?}");
+    }
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn a_try_that_gets_shorter_runs_has_status_1() {
+    let _turn = Turn::shared(POOL);
+    for len in ["1", "3072K", "64M"] {
+        let output = run(&["explain", len, "--try", "--json"]);
+        let value: Value = serde_json::from_str(&tried(&output)).unwrap();
+        let (wanted, of) = (value["len_bytes"].as_u64().unwrap(), &value["tried"]);
+        let is_short = of["longest_run_bytes"].as_u64().unwrap() < wanted
+            && of["proof"] == "proved by page frame numbers";
+        assert_eq!(output.status.code(), Some(i32::from(is_short)), "{len}: {value}");
+    }
+}
+
+#[test]
+fn a_try_without_pools_says_that_the_run_did_not_come() {
+    let mount = "mount -t tmpfs none /sys/kernel/mm/hugepages || exit 99; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", mount, "-", env!("CARGO_BIN_EXE_glebe")]);
+    let output = command.args(["contig", "explain", "64M", "--try"]).output().unwrap();
+    if output.status.code() == Some(99) || output.stderr.starts_with(b"unshare: ") {
+        println!("skipped: {output:?}");
+        return;
+    }
+    let text = tried(&output);
+    let (before, longest) = text.split_once("longest run ").expect(&text);
+    assert!(before.starts_with("no: 64 MiB in one piece cannot be had now\n"), "{text}");
+    // Pages of 2 MiB may be neighbours by luck.
+    if text.contains("proved by page frame numbers") && !longest.starts_with("64 MiB\n") {
+        let longest = longest.lines().next().unwrap();
+        let why = format!("glebe: 64 MiB was not had in one piece; the longest run is {longest}");
+        assert!(refusal(&output).starts_with(&why), "{output:?}");
+    }
+}
+
 #[test]
 fn what_is_tried_has_a_certificate_for_its_owner() {
     let scratch = Scratch::new("contig-try");
     let file = scratch.path().join("certificate.json");
-    let text = ok(&["explain", "3072K", "--try", "--certificate", file.to_str().unwrap()]);
+    let output = run(&["explain", "3072K", "--try", "--certificate", file.to_str().unwrap()]);
+    let text = tried(&output);
     assert!(text.contains("tried: ") && text.contains("held by "), "{text}");
     let value: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert!(value["len_bytes"].as_u64().unwrap() >= 3072 << 10);
