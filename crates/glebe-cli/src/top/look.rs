@@ -60,13 +60,8 @@ impl Look {
             notes: Vec::new(),
         };
         bank.note.iter().for_each(|note| look.note(note));
-        // Two names of a directory would show its reserves twice.
-        let dirs = served::dirs().into_iter();
-        let mut dirs: Vec<_> = dirs.map(|dir| fs::canonicalize(&dir).unwrap_or(dir)).collect();
-        dirs.sort();
-        dirs.dedup();
         let mut refused = 0;
-        for dir in dirs {
+        for dir in served::dirs() {
             match served::list(&dir) {
                 Ok(list) => refused += look.ask_all(&dir, &list, Instant::now() + PATIENCE),
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => refused += 1,

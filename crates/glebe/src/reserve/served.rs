@@ -82,11 +82,17 @@ fn runtime_dir() -> Option<PathBuf> {
 }
 
 /// Returns the usual directories of sockets: this process's own, root's, all users', and those of
-/// the services `glebe-serve`.
+/// the services `glebe-serve`. A directory with several names is listed once.
 #[must_use]
 pub fn dirs() -> Vec<PathBuf> {
     let mut dirs = dirs_below(Path::new(RUN_DIR));
     dirs.extend(runtime_dir().map(|dir| dir.join("glebe")));
+    distinct(dirs)
+}
+
+fn distinct(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
+    let real = dirs.into_iter().map(|dir| fs::canonicalize(&dir).unwrap_or(dir));
+    let mut dirs: Vec<_> = real.collect();
     dirs.sort();
     dirs.dedup();
     dirs
@@ -244,6 +250,19 @@ mod tests {
         assert_eq!(dirs_below(run), wanted.map(|dir| run.join(dir)));
         let all = dirs();
         assert!(["/run/glebe", "/run/glebe-serve/glebe"].iter().all(|it| all.contains(&it.into())));
+    }
+
+    #[test]
+    fn a_directory_with_two_names_is_one() {
+        let scratch = glebe_testing::Scratch::new("names");
+        let run = fs::canonicalize(scratch.path()).unwrap().join("run");
+        let link = scratch.path().join("link");
+        fs::create_dir_all(run.join("glebe")).unwrap();
+        std::os::unix::fs::symlink(&run, &link).unwrap();
+        let given = ["none", "glebe"].map(|name| run.join(name));
+        let all = given.iter().cloned().chain([link.join("glebe")]).collect();
+        let [missing, dir] = given;
+        assert_eq!(distinct(all), [dir, missing]);
     }
 
     #[test]
