@@ -9,8 +9,8 @@ mod lent;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use glebe::internal::describe_nodes;
 use glebe::lease::LeaseError;
@@ -18,7 +18,7 @@ use glebe::page_size;
 use glebe::reserve::served::{self, Form, Served};
 use glebe::reserve::Stats;
 use glebe::units::Pages;
-use serde_json::{json, Value};
+use serde_json::{json, Map, Value};
 
 use crate::Outcome;
 use lent::Lent;
@@ -51,6 +51,9 @@ pub struct StatsArgs {
 }
 
 const CLEAR: &str = "\x1b[H\x1b[J";
+/// A command asks at most this many sockets of a directory, and begins none after this time.
+const SOCKETS_MAX: usize = 1000;
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 fn every(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
@@ -114,9 +117,96 @@ fn once(args: &StatsArgs, out: &mut dyn Write) -> Outcome {
     }
 }
 
+/// Calls `ask` for the sockets of `dir` in `list`. Returns a note if some are not asked.
+pub fn ask_each(
+    dir: &Path,
+    list: &[Served],
+    end: Instant,
+    mut ask: impl FnMut(&Served),
+) -> Option<String> {
+    for (nth, served) in list.iter().enumerate() {
+        if nth == SOCKETS_MAX || end <= Instant::now() {
+            let (rest, all) = (list.len() - nth, list.len());
+            return Some(format!("{}: {rest} of {all} sockets are not asked", dir.display()));
+        }
+        ask(served);
+    }
+    None
+}
+
+/// What a reserve answered, in the form that it was asked for.
+struct Answer {
+    served: Served,
+    text: String,
+    /// The statistics as JSON: the answer itself, or beside a text for its summary. Else null.
+    json: Value,
+    families: Vec<Family>,
+}
+
+impl Answer {
+    /// Fails if another user's process answers with text of another form.
+    fn new(served: &Served, form: Form, text: String) -> Result<Self, String> {
+        let object =
+            |text: &str| serde_json::from_str::<Map<String, Value>>(text).map(Value::Object);
+        let (mut json, mut families) = (Value::Null, Vec::new());
+        match form {
+            Form::Json => json = object(&text).map_err(|e| format!("no JSON: {e}"))?,
+            Form::OpenMetrics => {
+                families = Family::all(&text).map_err(|e| format!("no OpenMetrics: {e}"))?;
+            }
+            // Stays null if the process has ended since the first read.
+            Form::Text => {
+                let more = served.read(Form::Json).ok().flatten();
+                json = more.and_then(|more| object(&more).ok()).unwrap_or_default();
+            }
+        }
+        Ok(Self { served: served.clone(), text, json, families })
+    }
+}
+
+/// A family of metrics, with its lines of metadata and of samples.
+struct Family {
+    name: String,
+    metadata: String,
+    samples: String,
+}
+
+impl Family {
+    /// Checks that each line belongs to a family, and that each value is a number.
+    fn all(text: &str) -> Result<Vec<Self>, String> {
+        let body = text.strip_suffix("# EOF\n").ok_or("no end of the text")?;
+        let mut all: Vec<Self> = Vec::new();
+        for line in body.lines() {
+            if let Some((name, _)) = line.strip_prefix("# TYPE ").and_then(|it| it.split_once(' '))
+            {
+                let name = name.to_owned();
+                all.push(Self { name, metadata: String::new(), samples: String::new() });
+            }
+            let wrong = || format!("line {line:?} of no family");
+            let family = all.last_mut().ok_or_else(wrong)?;
+            let part = family.part(line).ok_or_else(wrong)?;
+            part.push_str(line);
+            part.push('\n');
+        }
+        Ok(all)
+    }
+
+    /// Returns the part for the line; `None` if the line is not of this family.
+    fn part(&mut self, line: &str) -> Option<&mut String> {
+        if let Some(metadata) = line.strip_prefix("# ") {
+            let (word, rest) = metadata.split_once(' ')?;
+            let is_own = rest.split(' ').next() == Some(&self.name);
+            return (matches!(word, "TYPE" | "UNIT" | "HELP") && is_own)
+                .then_some(&mut self.metadata);
+        }
+        line.rsplit(' ').next()?.parse::<f64>().ok()?;
+        line.starts_with(&self.name).then_some(&mut self.samples)
+    }
+}
+
 #[derive(Default)]
 struct Found {
-    answers: Vec<(Served, String)>,
+    answers: Vec<Answer>,
     /// Sockets that the caller may not read.
     refused: Vec<String>,
     /// Sockets that should have answered.
@@ -124,17 +214,26 @@ struct Found {
 }
 
 impl Found {
-    fn look_in(&mut self, dir: &std::path::Path, pid: Option<u32>, form: Form) {
-        let list = match served::list(dir) {
+    fn look_in(&mut self, dir: &Path, pid: Option<u32>, form: Form) {
+        let mut list = match served::list(dir) {
             Ok(list) => list,
             Err(e) => return self.failed(&e),
         };
-        for served in list.into_iter().filter(|served| pid.is_none_or(|pid| pid == served.pid())) {
-            match served.read(form) {
-                Ok(Some(answer)) => self.answers.push((served, answer)),
-                Ok(None) => {}
-                Err(e) => self.failed(&e),
-            }
+        list.retain(|served| pid.is_none_or(|pid| pid == served.pid()));
+        let end = Instant::now() + PATIENCE;
+        let note = ask_each(dir, &list, end, |served| self.ask(served, form));
+        self.wrong.extend(note);
+    }
+
+    fn ask(&mut self, served: &Served, form: Form) {
+        let text = match served.read(form) {
+            Ok(Some(text)) => text,
+            Ok(None) => return,
+            Err(e) => return self.failed(&e),
+        };
+        match Answer::new(served, form, text) {
+            Ok(answer) => self.answers.push(answer),
+            Err(why) => self.wrong.push(format!("{served}: {why}")),
         }
     }
 
@@ -181,16 +280,15 @@ fn command(served: &Served) -> String {
 }
 
 fn write_text(
-    answers: &[(Served, String)],
+    answers: &[Answer],
     all: bool,
     lent: Option<&Lent>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    for (i, (served, text)) in answers.iter().enumerate() {
+    for (i, Answer { served, text, json, .. }) in answers.iter().enumerate() {
         let gap = if i == 0 { "" } else { "\n" };
         writeln!(out, "{gap}{served}: {}", command(served))?;
-        // Omits the summary if the process has ended since the first read.
-        if let Some(summary) = served.read(Form::Json).ok().flatten().as_deref().and_then(summary) {
+        if let Some(summary) = summary(json) {
             writeln!(out, "{summary}")?;
         }
         for line in text.lines().filter(|line| all || !is_zero(line)) {
@@ -206,8 +304,7 @@ fn write_text(
 
 /// Returns how full a reserve is and how fast it gave blocks; `None` if a number is missing, as in
 /// another version.
-fn summary(json: &str) -> Option<String> {
-    let all: Value = serde_json::from_str(json).ok()?;
+fn summary(all: &Value) -> Option<String> {
     let of = |name: &str| all[name].as_u64();
     let total = of("total_pages").filter(|total| *total > 0)?;
     let percent = |name: &str| Some(of(name)?.checked_mul(100)? / total);
@@ -224,58 +321,35 @@ fn is_zero(line: &str) -> bool {
     line.split_whitespace().nth(1) == Some("0")
 }
 
-fn write_json(answers: &[(Served, String)], lent: Option<&Lent>, out: &mut dyn Write) -> Outcome {
-    let mut all = Vec::new();
-    for (served, text) in answers {
-        let statistics: Value =
-            serde_json::from_str(text).map_err(|e| format!("{served}: no JSON: {e}"))?;
-        all.push(json!({
+fn write_json(answers: &[Answer], lent: Option<&Lent>, out: &mut dyn Write) -> Outcome {
+    let of = |Answer { served, json, .. }: &Answer| {
+        json!({
             "pid": served.pid(),
             "reserve": served.number(),
             "command": command(served),
-            "statistics": statistics,
-        }));
-    }
+            "statistics": json,
+        })
+    };
+    let mut all: Vec<Value> = answers.iter().map(of).collect();
     all.extend(lent.map(Lent::json));
     serde_json::to_writer_pretty(&mut *out, &all).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }
 
 /// Merges the answers: each family appears once, with the samples of every answer.
-fn write_openmetrics(
-    answers: &[(Served, String)],
-    lent: Option<&Lent>,
-    out: &mut dyn Write,
-) -> Outcome {
-    let mut families: Vec<(String, String)> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
-    for (served, text) in answers {
-        let body = text.strip_suffix("# EOF\n").ok_or(format!("{served}: no end of the text"))?;
-        let mut place = None;
-        for line in body.lines() {
-            if let Some(family) = line.strip_prefix("# TYPE ") {
-                let family = family.split(' ').next().unwrap_or_default().to_owned();
-                place = Some(*places.entry(family).or_insert_with(|| {
-                    families.push(Default::default());
-                    families.len() - 1
-                }));
-            }
-            let place = place.ok_or(format!("{served}: a line before any family: {line:?}"))?;
-            let (metadata, samples) = &mut families[place];
-            // The first answer with the family supplies the metadata; others may have another
-            // version.
-            let is_metadata = line.starts_with('#');
-            if !is_metadata {
-                samples.push_str(line);
-                samples.push('\n');
-            } else if samples.is_empty() {
-                metadata.push_str(line);
-                metadata.push('\n');
-            }
+fn write_openmetrics(answers: &[Answer], lent: Option<&Lent>, out: &mut dyn Write) -> Outcome {
+    let mut merged: Vec<(&Family, String)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for family in answers.iter().flat_map(|answer| &answer.families) {
+        let place = *places.entry(&*family.name).or_insert(merged.len());
+        // The first answer with the family supplies the metadata; others may have another version.
+        match merged.get_mut(place) {
+            Some((_, samples)) => samples.push_str(&family.samples),
+            None => merged.push((family, family.samples.clone())),
         }
     }
-    for (metadata, samples) in families {
-        write!(out, "{metadata}{samples}")?;
+    for (family, samples) in merged {
+        write!(out, "{}{samples}", family.metadata)?;
     }
     write!(out, "{}", lent.map_or("", Lent::openmetrics))?;
     Ok(writeln!(out, "# EOF")?)
@@ -291,9 +365,10 @@ mod tests {
             "allocs": 24, "alloc_max_ns": 17001}"#;
         let len = Pages::new(1000).bytes(page_size());
         let wanted = "69 % cache, 0 % blocks, 31 % free; 24 blocks given, the slowest in 18 us";
+        let summary = |json: &str| summary(&serde_json::from_str(json).unwrap());
         assert_eq!(summary(json), Some(format!("{len}: {wanted}")));
         assert_eq!(summary(r#"{"total_pages": 1000}"#), None);
-        assert_eq!(summary("no JSON"), None);
+        assert_eq!(summary("null"), None);
         for (total, live) in [(1_u64 << 63, 0), (1, u64::MAX)] {
             let huge = format!(
                 r#"{{"total_pages": {total}, "live_pages": {live}, "held_pages": {live},

@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use glebe::internal::sys::files::socket::Peer;
 use glebe::lease::LeaseError;
@@ -17,11 +17,9 @@ use super::bank::Bank;
 use super::lent::LentNow;
 use super::machine::MachineNow;
 use super::reserves::Numbers;
+use crate::stats::{ask_each, PATIENCE};
 
 const NOTES_MAX: usize = 3;
-/// A look asks at most this many sockets of a directory, and begins none after this time.
-const SOCKETS_MAX: usize = 1000;
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A reserve in a process.
 #[derive(Clone, Debug)]
@@ -84,14 +82,8 @@ impl Look {
     /// Returns how many reserves refused an answer.
     fn ask_all(&mut self, dir: &Path, list: &[Served], end: Instant) -> usize {
         let mut refused = 0;
-        for (nth, served) in list.iter().enumerate() {
-            if nth == SOCKETS_MAX || end <= Instant::now() {
-                let (rest, all) = (list.len() - nth, list.len());
-                self.note(&format!("{}: {rest} of {all} sockets are not asked", dir.display()));
-                break;
-            }
-            refused += self.ask(served);
-        }
+        let note = ask_each(dir, list, end, |served| refused += self.ask(served));
+        note.iter().for_each(|note| self.note(note));
         refused
     }
 

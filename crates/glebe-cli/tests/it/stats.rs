@@ -153,6 +153,56 @@ fn one_that_answers_nonsense_is_named_and_the_others_are_shown() {
 }
 
 #[test]
+fn an_answer_of_another_form_hides_no_other_process() {
+    let scratch = Scratch::new("no-form");
+    let reserve = reserve();
+    reserve.serve_stats_in(scratch.path()).unwrap();
+    let number = format!("{}.99999", std::process::id());
+    let listener = UnixListener::bind(scratch.path().join(format!("{number}.sock"))).unwrap();
+    let family = "# TYPE f gauge\n# UNIT f bytes\n# HELP f a text\n";
+    let cases = [
+        ("--json", "no JSON", vec!["x\n".to_owned(), "1".into(), "[]".into()]),
+        (
+            "--openmetrics",
+            "no OpenMetrics",
+            vec![
+                "x\n".to_owned(),
+                "f 1\n# EOF\n".into(),
+                family.into(),
+                format!("{family}f x\n# EOF\n"),
+                format!("{family}g 1\n# EOF\n"),
+                format!("{family}# EOF\nf 1\n# EOF\n"),
+            ],
+        ),
+    ];
+    for (form, why, answers) in cases {
+        for answer in answers {
+            let output = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    assert!(stream.read(&mut [0; 32]).unwrap() > 0);
+                    let text = format!("glebe-stats/1 ok {}\n{answer}", answer.len());
+                    stream.write_all(text.as_bytes()).unwrap();
+                });
+                stats(scratch.path(), &[form])
+            });
+            let shown = String::from_utf8(output.stdout.clone()).unwrap();
+            match form {
+                "--json" => {
+                    let all: Value = serde_json::from_str(&shown).expect(&shown);
+                    let total = reserve.len().get();
+                    assert_eq!(all.as_array().unwrap().len(), 1, "{shown}");
+                    assert_eq!(all[0]["statistics"]["total_pages"], total, "{shown}");
+                }
+                _ => assert!(openmetrics::parse(&shown).unwrap().len() > 10, "{shown}"),
+            }
+            let said = refusal(&output);
+            assert!(said.contains("reserve 99999") && said.contains(why), "{answer:?}: {said}");
+        }
+    }
+}
+
+#[test]
 fn other_users_may_not_read() {
     let scratch = Scratch::new("others");
     let reserve = reserve();
