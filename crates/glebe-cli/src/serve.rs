@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use glebe::contig::Node;
 use glebe::units::Bytes;
 use glebe_serve::server::{Access, Server, Settings, PORT, TURN};
@@ -54,7 +54,7 @@ pub struct ServeArgs {
     /// Unix socket to listen at, instead of any address
     #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
     unix_socket: Option<PathBuf>,
-    /// Mode of the Unix socket, in octal
+    /// Mode of the Unix socket, in octal, at most 777
     #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700")]
     unix_mask: String,
     /// Accepted; the server speaks no UDP, and warns if this is not 0
@@ -93,7 +93,7 @@ pub struct ServeArgs {
     #[arg(short = 'B', long, value_name = "NAME", default_value = "auto")]
     protocol: String,
     /// Log warnings to standard error; -vv also commands and answers, -vvv also states
-    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    #[arg(short = 'v', long, action = ArgAction::Count)]
     verbose: u8,
     /// Allow the command `shutdown`
     #[arg(short = 'A', long = "enable-shutdown")]
@@ -209,7 +209,7 @@ struct Whole {
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let mut line: Vec<OsString> = vec!["glebe serve".into()];
     if let Some(config) = &args.config {
-        line.extend(options_in(config)?.into_iter().map(Into::into));
+        line.extend(options_in(config, args.verbose > 0)?.into_iter().map(Into::into));
     }
     // Skips the words `glebe serve`.
     line.extend(std::env::args_os().skip(2));
@@ -234,19 +234,25 @@ fn useless(args: &ServeArgs, all: &ArgMatches) -> Option<String> {
     ids.find(is_given).filter(|_| !args.leases).map(|id| id.replace('_', "-"))
 }
 
-fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+/// Returns a file's options as words, without `verbose` if the command line has it, because clap
+/// would add the two.
+fn options_in(path: &Path, is_verbose: bool) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let shown = path.display();
     let text = fs::read_to_string(path).map_err(|e| format!("read({shown}): {e}"))?;
     let table: toml::Table = text.parse().map_err(|e| format!("{shown}: {e}"))?;
     let command = Whole::command();
     let mut words = Vec::new();
     for (key, value) in table {
-        let is_known =
-            key != "config" && command.get_arguments().any(|arg| arg.get_long() == Some(&key));
-        if !is_known {
+        let mut known = command.get_arguments().filter(|_| key != "config");
+        let Some(arg) = known.find(|arg| arg.get_long() == Some(&key)) else {
             return usage(format!("{shown}: no option is called {key:?}"));
-        }
+        };
+        let is_flag = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::Count);
+        let kind = if is_flag { "true or false" } else { "a number or a string" };
         match value {
+            toml::Value::Boolean(_) if !is_flag => {
+                return usage(format!("{shown}: {key:?} is {kind}"));
+            }
             toml::Value::Boolean(false) => {}
             toml::Value::Boolean(true) => words.push(format!("--{key}")),
             toml::Value::Integer(number) if key == "verbose" => {
@@ -257,12 +263,16 @@ fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
             toml::Value::String(text) => words.push(format!("--{key}={text}")),
             toml::Value::Array(list) => {
                 let items: Option<Vec<&str>> = list.iter().map(toml::Value::as_str).collect();
-                let items =
-                    items.ok_or_else(|| format!("{shown}: {key:?} is a list of strings"))?;
+                let Some(items) = items else {
+                    return usage(format!("{shown}: {key:?} is a list of strings"));
+                };
                 words.push(format!("--{key}={}", items.join(",")));
             }
-            _ => return usage(format!("{shown}: {key:?} is a number, a string or true")),
+            _ => return usage(format!("{shown}: {key:?} is {kind}")),
         }
+    }
+    if is_verbose {
+        words.retain(|word| word != "--verbose");
     }
     Ok(words)
 }
@@ -414,8 +424,10 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
     if let Some(both) = without_tls.iter().find(|one| with_tls.contains(one)) {
         return usage(format!("-l: {both} is named with notls: and without"));
     }
-    let mode = u32::from_str_radix(&args.unix_mask, 8)
-        .map_err(|e| format!("-a {}: {e}: a mode in octal", args.unix_mask))?;
+    let mode = u32::from_str_radix(&args.unix_mask, 8).ok().filter(|mode| *mode <= 0o777);
+    let Some(mode) = mode else {
+        return usage(format!("-a {}: a mode in octal, at most 777", args.unix_mask));
+    };
     Ok(Settings {
         memory,
         brick: None,
@@ -431,7 +443,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, Box<dyn std::error::Error>> {
         } else {
             addresses(args.listen.split(','), args.port)?
         },
-        unix: args.unix_socket.clone().map(|path| (path, mode & 0o777)),
+        unix: args.unix_socket.clone().map(|path| (path, mode)),
         turn: args.max_reqs_per_event,
         idle: extended.idle,
         evict: !args.disable_evictions,
@@ -461,7 +473,8 @@ fn mib(text: &str) -> Result<u64, &'static str> {
 }
 
 fn item_max(given: &str, memory: u64) -> Result<u64, Box<dyn std::error::Error>> {
-    let bytes = size::parse(&given.to_uppercase()).map_err(|e| format!("-I {given}: {e}"))?.get();
+    let bytes = size::parse(&given.to_uppercase());
+    let bytes = bytes.or_else(|e| usage(format!("-I {given}: {e}")))?.get();
     // Half of a small cache may be less than the default size, which must not be an error.
     let most = if given == ITEM_DEFAULT { ITEM_MAX } else { ITEM_MAX.min(memory / 2) };
     if !(ITEM_MIN..=most).contains(&bytes) {

@@ -54,7 +54,8 @@ pub fn parse(options: &[&str]) -> Result<Extended, Box<dyn std::error::Error>> {
             "maxconns_fast" => extended.refuse_fast = true,
             "no_maxconns_fast" => extended.refuse_fast = false,
             "idle_timeout" => {
-                let seconds: u64 = value.parse().map_err(|e| format!("-o {option}: {e}"))?;
+                let seconds = value.parse::<u64>();
+                let seconds = seconds.or_else(|e| usage(format!("-o {option}: {e}")))?;
                 extended.idle = Some(Duration::from_secs(seconds)).filter(|idle| !idle.is_zero());
             }
             _ if TUNING.contains(&name.strip_prefix("no_").unwrap_or(name)) => {}

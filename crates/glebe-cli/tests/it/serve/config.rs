@@ -141,6 +141,48 @@ fn the_command_line_goes_before_the_file() {
     let settings = list(&mut serving.connect(), "stats settings");
     let has = |row: &str| settings.iter().any(|other| other == row);
     assert!(has("STAT maxconns 6") && has("STAT maxbytes 20971520"), "{settings:?}");
+    fs::write(file, "verbose = 2\n").expect("written");
+    for (words, verbosity) in [(&["--config", file][..], 2), (&["-v", "--config", file], 1)] {
+        let serving = Serving::at_a_port(words);
+        let settings = list(&mut serving.connect(), "stats settings");
+        assert!(settings.contains(&format!("STAT verbosity {verbosity}")), "{settings:?}");
+    }
+}
+
+#[test]
+fn a_wrong_value_has_the_status_of_a_wrong_command_line() {
+    let scratch = Scratch::new("values");
+    let file = scratch.path().join("serve.toml");
+    let path = file.to_str().expect("text");
+    for text in [
+        "port = false",
+        "port = true",
+        "memory-limit = false",
+        "listen = false",
+        "user = false",
+        "extended = false",
+        "listen = [1]",
+        "unix-mask = '9'",
+        "unix-mask = '7777'",
+        "max-item-size = 'xx'",
+        "extended = ['idle_timeout=x']",
+    ] {
+        fs::write(&file, text).expect("written");
+        let refused = output(&["serve", "--check", "--config", path]);
+        assert_eq!(refused.status.code(), Some(2), "{text}: {refused:?}");
+        let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let is_boolean = text.ends_with("false") || text.ends_with("true");
+        assert!(!is_boolean || stderr.contains("is a number or a string"), "{text}: {stderr}");
+    }
+    for words in [["-a", "9"], ["-a", "7777"], ["-I", "xx"], ["-o", "idle_timeout=x"]] {
+        let refused = output(&["serve", "--check", words[0], words[1]]);
+        assert_eq!(refused.status.code(), Some(2), "{words:?}: {refused:?}");
+    }
+    for text in ["leases = false", "verbose = false", "verbose = true"] {
+        fs::write(&file, text).expect("written");
+        let checked = output(&["serve", "--check", "--config", path]);
+        assert!(checked.status.success(), "{text}: {checked:?}");
+    }
 }
 
 #[test]
@@ -155,7 +197,7 @@ fn what_a_file_may_not_say_is_refused() {
         ("config = 'other'", "no option is called \"config\""),
         ("help = true", "no option is called \"help\""),
         ("[server]\nport = 1", "no option is called \"server\""),
-        ("port = {number = 1}", "is a number, a string or true"),
+        ("port = {number = 1}", "is a number or a string"),
         ("listen = [1]", "is a list of strings"),
         ("port = 70000", "70000"),
         ("port = 1\nport = 2", "duplicate"),
