@@ -26,6 +26,19 @@ fn the_page_shows_the_unit() {
 }
 
 #[test]
+fn of_two_units_with_one_folder_the_later_stops_the_other() {
+    let leases = fs::read_to_string(root().join("systemd/glebe.service")).expect("the unit");
+    let folder = "RuntimeDirectory=glebe-serve";
+    assert!([&leases, &unit()].iter().all(|text| text.lines().any(|line| line == folder)));
+    let has = |key: &str| {
+        let mut values = leases.lines().filter_map(|line| line.strip_prefix(key));
+        values.any(|value| value.split(' ').any(|name| name == "glebe-serve.service"))
+    };
+    // Without an order, the stop could remove the folder that the start has just made.
+    assert!(has("Conflicts=") && has("After="), "{leases}");
+}
+
+#[test]
 fn the_unit_exposes_little() {
     if !has("systemd-analyze") {
         return;
