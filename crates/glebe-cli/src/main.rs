@@ -113,11 +113,10 @@ enum Command {
     /// or meta protocol; the server has no binary protocol and no UDP. Options have memcached's
     /// names. Options that only tune memcached's own memory are accepted and have no effect.
     ///
-    /// The first line of the output names the kind of memory. The server runs in the
-    /// foreground. SIGTERM and SIGINT end it and give the memory back; SIGHUP reads
-    /// the file of --auth-file again. If
-    /// systemd hands over a socket, the server uses that one. The server tells systemd when it is
-    /// ready.
+    /// The first line of the output names the kind of memory. The server runs in the foreground.
+    /// SIGTERM and SIGINT end it and give the memory back; SIGHUP reads the file of --auth-file,
+    /// the certificates and the key again. If systemd hands over a socket, the server uses that
+    /// one. The server tells systemd when it is ready.
     ///
     /// If `glebe recall` takes memory, clients miss the items that were in it; no value is torn.
     /// The command `stats` counts these items as `recalled_items`, and shows the remaining limit as
@@ -196,8 +195,8 @@ enum Command {
     /// it. A user who may write a file decides what the command purges of the file, can prevent the
     /// purge (by pins, or by the lock of the file's purger), and can slow the looks at the file. So
     /// for each user whom you do not trust, run a separate purger as that user. The log shows
-    /// process names as the processes wrote them into the file. Only users whose files the command
-    /// may purge should have write access to the directories of a path.
+    /// process numbers as the processes wrote them into the file. Only users whose files the
+    /// command may purge should have write access to the directories of a path.
     Reclaim(reclaim::ReclaimArgs),
     /// Print the size classes of a pool of compressed objects
     Zpool(zpool::ZpoolArgs),
