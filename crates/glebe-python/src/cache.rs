@@ -17,7 +17,7 @@ use crate::key::{decode, encode, wanted};
 use crate::reserve::Reserve;
 use crate::{numpy, Failure, Result};
 pub(crate) use entries::Shared;
-use entries::{Entry, Got};
+use entries::{Found, Got};
 pub(crate) use small::Small;
 
 /// Tries of a get while other threads put its key.
@@ -34,11 +34,11 @@ impl Cache {
     fn look<T>(
         &self,
         key: &[u8],
-        mut get: impl FnMut(&Entry) -> Result<(Got, T)>,
+        mut get: impl FnMut(&Found) -> Result<(Got, T)>,
     ) -> Result<Option<T>> {
         for _ in 0..TRIES {
-            let Some(entry) = self.0.find(key)? else { break };
-            match get(&entry)? {
+            let Some(found) = self.0.find(key)? else { break };
+            match get(&found)? {
                 (Got::Whole, value) => return Ok(Some(value)),
                 (Got::Lost, _) => break,
                 (Got::Changed, _) => {}
@@ -52,13 +52,14 @@ impl Cache {
         &self,
         py: Python<'py>,
         key: &[u8],
-        entry: &Entry,
+        found: &Found,
         form: &[u8],
     ) -> Result<(Got, Option<Bound<'py, PyAny>>)> {
-        let room = numpy::Room::new(py, entry.len)?;
+        let len = found.entry.len;
+        let room = numpy::Room::new(py, len)?;
         let mut buffer = Wanted::new(room.buffer())?;
         let out = buffer.bytes();
-        let got = detached(py, entry.len, || self.0.copy(key, entry, out))?;
+        let got = detached(py, len, || self.0.copy(key, found, out))?;
         drop(buffer);
         let array = matches!(got, Got::Whole).then(|| room.array(form)).transpose()?;
         Ok((got, array))
@@ -99,18 +100,18 @@ impl Cache {
 
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
         let (py, encoded) = (key.py(), wanted(key)?);
-        let found = self.look(&encoded, |entry| {
-            if let Some(form) = &entry.form {
-                return self.array(py, &encoded, entry, form);
+        let value = self.look(&encoded, |found| {
+            if let Some(form) = &found.entry.form {
+                return self.array(py, &encoded, found, form);
             }
             let mut got = Got::Lost;
-            let bytes = new_bytes(py, entry.len, |out| {
-                got = self.0.copy(&encoded, entry, out)?;
+            let bytes = new_bytes(py, found.entry.len, |out| {
+                got = self.0.copy(&encoded, found, out)?;
                 Ok(matches!(got, Got::Whole))
             })?;
             Ok((got, bytes.map(Bound::into_any)))
         })?;
-        found.flatten().ok_or_else(|| PyKeyError::new_err(key.clone().unbind()).into())
+        value.flatten().ok_or_else(|| PyKeyError::new_err(key.clone().unbind()).into())
     }
 
     /// Copies the bytes of a value into a writable buffer and returns their number, or `None` if
@@ -121,14 +122,15 @@ impl Cache {
     fn get_into(&self, key: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> Result<Option<usize>> {
         let (encoded, mut out) = (wanted(key)?, Wanted::new(out)?);
         let room = out.bytes();
-        self.look(&encoded, |entry| {
-            let Some(part) = room.get_mut(..entry.len) else {
-                let (len, room) = (entry.len, room.len());
+        self.look(&encoded, |found| {
+            let len = found.entry.len;
+            let Some(part) = room.get_mut(..len) else {
+                let room = room.len();
                 let text = format!("the value has {len} bytes, the buffer has room for {room}");
                 return Err(Failure::argument(text));
             };
-            let got = detached(key.py(), entry.len, || self.0.copy(&encoded, entry, part))?;
-            Ok((got, entry.len))
+            let got = detached(key.py(), len, || self.0.copy(&encoded, found, part))?;
+            Ok((got, len))
         })
     }
 
@@ -182,8 +184,8 @@ impl Keys {
             let next = self.left.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(key) = next else { return Ok(None) };
             for _ in 0..TRIES {
-                let Some(entry) = self.shared.find(&key)? else { break };
-                match detached(py, entry.len, || self.shared.look_at(&key, &entry))? {
+                let Some(found) = self.shared.find(&key)? else { break };
+                match detached(py, found.entry.len, || self.shared.look_at(&key, &found))? {
                     Got::Whole => return decode(py, &key).map(Some),
                     Got::Lost => break,
                     Got::Changed => {}

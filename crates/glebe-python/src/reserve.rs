@@ -219,13 +219,18 @@ impl Reserve {
         self.registered.forget();
     }
 
-    /// Ends the reserve and its caches. Blocks keep their memory; a second call does nothing.
+    /// Ends the reserve and its caches, whose calls then raise `ValueError`. Blocks keep their
+    /// memory; a second call does nothing.
     ///
     /// First ends a registration with a device, whose errors it raises; the reserve then stays.
     fn close(&self, py: Python<'_>) -> Result<()> {
         self.registered.end(py)?;
         let ended = self.lock().take();
-        py.detach(|| drop(ended));
+        py.detach(|| {
+            let caches = ended.iter().flat_map(|state| state.caches.values());
+            caches.for_each(|cache| cache.end());
+            drop(ended);
+        });
         Ok(())
     }
 

@@ -625,6 +625,15 @@ def test_blocks_of_a_pool_are_freed_at_once(pool):
     assert pool.reserve.stats()["free_pages"] == free and pool.resting == 0
 
 
+def test_the_end_of_a_pool_ends_its_caches(fake):
+    pool = PinnedPool(8 << 20, source="plain", piece=MIB, library=fake.path)
+    cache = pool.cache("c")
+    cache["k"] = b"v"
+    pool.close()
+    with pytest.raises(ValueError, match="the reserve was closed"):
+        cache["k"]
+
+
 def test_a_pool_of_a_given_reserve_leaves_it_open(fake, reserve):
     with PinnedPool(reserve, piece=MIB, library=fake.path) as pool:
         assert pool.reserve is reserve and isinstance(pool, Registration)

@@ -1,12 +1,14 @@
 """Tests Reserve, Block and Promise."""
 
 import gc
+import threading
+import time
 
 import numpy as np
 import pytest
 
 import glebe
-from conftest import PAGE
+from conftest import PAGE, value_of
 from glebe import errors
 
 
@@ -96,6 +98,68 @@ def test_a_closed_reserve_says_so(reserve):
     for call in (reserve.largest_run, reserve.stats, lambda: reserve.alloc(1), reserve.__len__):
         with pytest.raises(ValueError, match="the reserve was closed"):
             call()
+
+
+def test_the_end_of_a_reserve_ends_its_caches(reserve):
+    cache, again = reserve.cache("c"), reserve.cache("c")
+    cache["long"], cache["short"] = bytes(2 * PAGE), b"short"
+    keys = iter(cache)
+    reserve.close()
+    calls = (
+        lambda: cache["long"],
+        lambda: cache.get("short"),
+        lambda: cache.get_into("short", bytearray(8)),
+        lambda: cache.put("short", b"new"),
+        lambda: cache.pop("none", None),
+        lambda: "long" in again,
+        lambda: len(cache),
+        lambda: next(keys),
+        lambda: list(again),
+        lambda: cache.lost,
+        cache.clear,
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match="the reserve was closed"):
+            call()
+    assert repr(cache) == "<glebe.Cache, closed>"
+
+
+def test_the_end_of_a_reserve_gives_its_memory_back_though_a_cache_object_lives(run):
+    run("""
+    import glebe
+    def resident():
+        lines = open("/proc/self/status").read().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
+    reserve = glebe.Reserve(64 << 20, source="plain")
+    cache = reserve.cache("c")
+    cache["long"], cache["short"] = bytes(16 << 20), b"short"
+    before = resident()
+    reserve.close()
+    assert before - resident() >= 48 << 20, (before, resident())
+    """)
+
+
+def test_a_reserve_ends_beside_threads_that_use_its_caches():
+    reserve = glebe.Reserve(16 << 20, source="plain")
+    cache, refused = reserve.cache("c"), []
+    value, limit = value_of(1 << 20), time.monotonic() + 20
+
+    def use(key):
+        try:
+            while time.monotonic() < limit:
+                cache[key] = value
+                assert cache.get(key) in (value, None)
+        except ValueError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=use, args=(key,)) for key in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    reserve.close()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 3 and all("the reserve was closed" in text for text in refused)
 
 
 def test_a_promise_keeps_its_run(reserve):

@@ -140,7 +140,8 @@ class Reserve:
 
     def __len__(self) -> int: ...
     def close(self) -> None:
-        """Ends the reserve and its caches. Blocks keep their memory; a second call does nothing.
+        """Ends the reserve and its caches, whose calls then raise `ValueError`. Blocks keep their
+        memory; a second call does nothing.
 
         First ends a registration with a device, whose errors it raises; the reserve then stays.
         """

@@ -86,6 +86,9 @@ class Cache(_glebe.Cache, MutableMapping):
     __hash__ = object.__hash__
 
     def __repr__(self):
-        return f"<glebe.Cache of {len(self)} entries>"
+        try:
+            return f"<glebe.Cache of {len(self)} entries>"
+        except ValueError:
+            return "<glebe.Cache, closed>"
 
     clear = _glebe.Cache.clear
