@@ -336,6 +336,61 @@ def test_a_call_that_raises_is_each_callers_own():
     assert sorted(map(str, ends)) == ["3", "3", "3", "the first"]
 
 
+def test_an_interrupt_at_the_begin_of_a_call_leaves_nothing_to_wait_for():
+    class Interrupted(dict):
+        is_over = False
+
+        def setdefault(self, key, value):
+            kept = super().setdefault(key, value)
+            if not self.is_over:
+                self.is_over = True
+                raise KeyboardInterrupt
+            return kept
+
+    @volatile_cache(1 << 20)
+    def make(n):
+        return bytes([n])
+
+    make.clear.__self__._making = making = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        make(7)
+    assert not making
+    made = []
+    thread = threading.Thread(target=lambda: made.append(make(7)), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert made == [b"\7"]
+
+
+def test_an_interrupted_wait_leaves_the_call_under_way(monkeypatch):
+    begun, go, made, calls = threading.Event(), threading.Event(), [], []
+
+    @volatile_cache(1 << 20)
+    def make(n):
+        calls.append(n)
+        begun.set()
+        go.wait()
+        return bytes([n])
+
+    thread = threading.Thread(target=lambda: made.append(make(7)), daemon=True)
+    thread.start()
+    begun.wait()
+    (under_way,) = make.clear.__self__._making.values()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(under_way.done, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make(7)
+    assert list(make.clear.__self__._making.values()) == [under_way]
+    go.set()
+    thread.join(20)
+    assert make(7) == b"\7" and made == [b"\7"] and calls == [7]
+    assert not make.clear.__self__._making
+
+
 def test_a_function_may_ask_for_its_own_key():
     @volatile_cache(16 << 20)
     def make(n, deep=[3]):

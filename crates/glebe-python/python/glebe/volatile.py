@@ -64,9 +64,13 @@ class _Making:
         self.done = Event()
         self.made = None  # (value, how to make the result from it), or None
 
+    def is_others(self):
+        """Returns true while another thread of this process makes the call."""
+        return not self.done.is_set() and self.by[0] == getpid() and self.by[1] != get_ident()
+
     def wait(self):
         """Waits for the call, unless this thread or a parent process makes it. Returns `made`."""
-        if self.by[0] == getpid() and self.by[1] != get_ident():
+        if self.is_others():
             self.done.wait()
         return self.made
 
@@ -86,12 +90,13 @@ class _Cached:
         key = self._key(args, kwargs)
         if (found := self._found(key)) is not None:
             return found
-        mine = _Making()
-        under_way = self._making.setdefault(key, mine)
-        if under_way is not mine and (made := under_way.wait()):
-            self._values.count(True)
-            return made[1](made[0])
+        mine = under_way = _Making()
+        # An interrupt may come at any line, also just after `setdefault`.
         try:
+            under_way = self._making.setdefault(key, mine)
+            if under_way is not mine and (made := under_way.wait()):
+                self._values.count(True)
+                return made[1](made[0])
             # Another thread may have ended its call meanwhile.
             if (found := self._found(key)) is not None:
                 return found
@@ -99,9 +104,10 @@ class _Cached:
             mine.made = value, unpack = self._kept(key, self._function(*args, **kwargs))
             return unpack(value)
         finally:
-            if self._making.get(key) is under_way:
-                self._making.pop(key, None)
             mine.done.set()
+            for ended in (mine, under_way):
+                if self._making.get(key) is ended and not ended.is_others():
+                    self._making.pop(key, None)
 
     def _key(self, args, kwargs):
         named = tuple(sorted(kwargs.items()))
