@@ -39,6 +39,11 @@ class WouldWait(Error):
 class SystemRefused(Error, OSError):
     """The kernel refused a call. `errno`: its error number, if there is one."""
 
+    def __reduce__(self):
+        # OSError keeps `errno` outside of `__dict__`.
+        kind, args, *_ = super().__reduce__()
+        return kind, args, {**self.__dict__, "errno": self.errno}
+
 
 class Unsupported(Error):
     """The machine, the process or the memory does not support this; the text says why."""

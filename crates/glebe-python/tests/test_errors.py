@@ -1,0 +1,34 @@
+"""The classes of `glebe.errors`: copies, pickles, and the kind of an error number."""
+
+import copy
+import inspect
+import pickle
+
+import pytest
+
+from glebe import errors
+
+CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+NAMES = "asked available budget call code errno length limit longest offset pinned".split()
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("again", [lambda it: pickle.loads(pickle.dumps(it)), copy.copy])
+def test_a_copy_of_an_error_has_its_text_and_values(kind, again):
+    error = kind("the text")
+    for number, name in enumerate(NAMES, 1):
+        if hasattr(error, name):
+            setattr(error, name, number)
+    made = again(error)
+    assert type(made) is kind and made.args == error.args and str(made) == str(error) == "the text"
+    for name in NAMES:
+        assert getattr(made, name, None) == getattr(error, name, None), name
+    assert again(kind("text")).__dict__ == kind("text").__dict__
+
+
+def test_a_copy_of_an_error_of_the_system_has_its_error_number_and_file():
+    error = errors.SystemRefused(2, "no such file", "/name")
+    for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (made.errno, made.strerror, made.filename) == (2, "no such file", "/name")
+        assert str(made) == str(error)
+    assert copy.copy(errors.SystemRefused("text")).errno is None
