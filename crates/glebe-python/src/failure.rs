@@ -3,6 +3,8 @@
 //! The text is the library's, and the class is the kind of error. Attributes other than `errno`
 //! count pages in `NoRun`, and bytes in other classes.
 
+use std::io::ErrorKind;
+
 use glebe::internal::sys::errno::{EAGAIN, EDQUOT, EINVAL, ENOMEM};
 use glebe::{cache::CacheError, contig, error::OsError, lease, reserve, swap, volatile, zpool};
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -70,10 +72,12 @@ impl Failure {
 type Kind = (&'static str, Vec<(&'static str, u64)>);
 
 fn kind_of_os(error: &OsError) -> Kind {
-    match error.errno() {
-        Some(errno) => ("SystemRefused", vec![("errno", errno.unsigned_abs().into())]),
-        None => ("SystemRefused", Vec::new()),
-    }
+    let errno = error.errno().map(|errno| ("errno", errno.unsigned_abs().into()));
+    let class = match error.kind() {
+        ErrorKind::OutOfMemory | ErrorKind::StorageFull => "NoMemory",
+        _ => "SystemRefused",
+    };
+    (class, errno.into_iter().collect())
 }
 
 fn kind_of_reserve(error: &reserve::ReserveError) -> Kind {

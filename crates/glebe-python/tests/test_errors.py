@@ -32,3 +32,24 @@ def test_a_copy_of_an_error_of_the_system_has_its_error_number_and_file():
         assert (made.errno, made.strerror, made.filename) == (2, "no such file", "/name")
         assert str(made) == str(error)
     assert copy.copy(errors.SystemRefused("text")).errno is None
+
+
+def test_a_kernel_without_memory_is_no_memory(run):
+    run("""
+    import errno, resource
+    import glebe
+    from glebe import errors
+    from glebe.swap import Store
+    from glebe.volatile import VolatileBuffer
+    addresses = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (addresses + (16 << 20), -1))
+    plain = {"source": "plain"}
+    makes = (glebe.Reserve, plain), (glebe.contig, plain), (Store, {}), (VolatileBuffer, {})
+    for make, options in makes:
+        try:
+            make(64 << 20, **options)
+        except errors.NoMemory as error:
+            assert error.errno == errno.ENOMEM and "Cannot allocate memory" in str(error)
+        else:
+            raise AssertionError(make)
+    """)

@@ -19,7 +19,10 @@ class Forked(Error, RuntimeError):
 
 
 class NoMemory(Error, MemoryError):
-    """The machine, a cgroup, a pool or a limit has too little. `available`: bytes or `None`."""
+    """The machine, a cgroup, a pool or a limit has too little. `available`: bytes or `None`.
+
+    `errno`: the error number, if the kernel or a daemon refused.
+    """
 
     available = errno = limit = None
 
@@ -37,7 +40,7 @@ class WouldWait(Error):
 
 
 class SystemRefused(Error, OSError):
-    """The kernel refused a call. `errno`: its error number, if there is one."""
+    """The kernel refused a call, not for lack of memory. `errno`: its error number, if any."""
 
     def __reduce__(self):
         # OSError keeps `errno` outside of `__dict__`.
