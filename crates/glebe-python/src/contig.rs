@@ -54,14 +54,20 @@ pub(crate) fn on_nodes(nodes: Vec<(Extent, Node)>) -> Vec<(u64, u64, u32)> {
     nodes.into_iter().map(on).collect()
 }
 
+/// # Errors
+/// `Forked` in a child, which has no memory at these addresses, or zeros.
+fn own(memory: &Arc<glebe::Contig>) -> Result<&Arc<glebe::Contig>> {
+    if memory.mapping().is_lost_by_fork() {
+        return Err(glebe::reserve::ReserveError::Forked.into());
+    }
+    Ok(memory)
+}
+
 impl Contiguous for Arc<glebe::Contig> {
     const WHAT: &'static str = "contiguous memory";
 
     fn bytes(&mut self) -> Result<Bytes> {
-        let mapping = self.mapping();
-        if mapping.is_lost_by_fork() {
-            return Err(glebe::reserve::ReserveError::Forked.into());
-        }
+        let mapping = own(self)?.mapping();
         Ok(Bytes { start: mapping.as_ptr(), len: mapping.len().as_usize(), readonly: false })
     }
 }
@@ -71,6 +77,13 @@ impl Contiguous for Arc<glebe::Contig> {
 pub(crate) struct Contig {
     memory: Memory<Arc<glebe::Contig>>,
     registered: Registered,
+}
+
+impl Contig {
+    /// Returns a handle, so that calls run without the lock. Refuses a forked child.
+    fn own(&self) -> Result<Arc<glebe::Contig>> {
+        self.memory.with(|memory| own(memory).map(Arc::clone))?
+    }
 }
 
 /// Returns contiguous memory of `bytes` bytes, rounded up to whole pages of its source.
@@ -114,18 +127,16 @@ impl Contig {
     ///
     /// If page frames are hidden, each proved huge page is one run; other pages are in no run.
     fn runs(&self) -> Result<Vec<(u64, u64, Option<u64>)>> {
-        self.memory.with(|memory| {
-            let run = |run: &glebe::contig::Run| {
-                (run.pages.start(), run.pages.len(), run.pfn.map(|pfn| pfn.get()))
-            };
-            memory.runs().iter().map(run).collect()
-        })
+        let run = |run: &glebe::contig::Run| {
+            (run.pages.start(), run.pages.len(), run.pfn.map(|pfn| pfn.get()))
+        };
+        Ok(self.own()?.runs().iter().map(run).collect())
     }
 
     /// Returns the NUMA nodes of the pages: first page, number of pages, and node. Raises
     /// `SystemRefused` if the kernel does not tell them.
     fn nodes(&self) -> Result<Vec<(u64, u64, u32)>> {
-        let nodes = self.memory.with(|memory| memory.nodes())?;
+        let nodes = self.own()?.nodes();
         Ok(on_nodes(nodes.map_err(glebe::contig::Error::from)?))
     }
 
@@ -163,7 +174,7 @@ impl Contig {
     ///
     /// Raises `SystemRefused` if the page frames can no longer be read.
     fn verify(&self, py: Python<'_>) -> Result<Vec<(u64, u64)>> {
-        let memory = self.memory.with(|memory| Arc::clone(memory))?;
+        let memory = self.own()?;
         let drifts = py.detach(|| memory.verify())?;
         Ok(drifts.iter().map(|drift| (drift.pages.start(), drift.pages.len())).collect())
     }
@@ -171,12 +182,10 @@ impl Contig {
     /// Notes a registration with a device, which `end()` ends. Returns the address of the memory,
     /// and the parts that have memory as offset and length in bytes.
     fn _register(&self, end: Py<PyAny>) -> Result<(usize, Vec<(u64, u64)>)> {
-        let (address, len) = self.memory.with(|memory| {
-            let mapping = memory.mapping();
-            (mapping.addr(), mapping.len().get())
-        })?;
+        let memory = self.own()?;
+        let mapping = memory.mapping();
         self.registered.begin(end)?;
-        Ok((address, vec![(0, len)]))
+        Ok((mapping.addr(), vec![(0, mapping.len().get())]))
     }
 
     /// Forgets the registration, which has ended.

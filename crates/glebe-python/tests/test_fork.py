@@ -49,6 +49,22 @@ promise.take()
 """)
 
 
+def test_every_look_at_the_pages_of_contiguous_memory_is_refused_in_a_child(run):
+    run(HEAD + """
+memory = glebe.contig(4 << 20, source="plain")
+runs, nodes = memory.runs(), memory.nodes()
+def child():
+    for call in (memory.runs, memory.nodes, memory.verify, lambda: memoryview(memory),
+                 lambda: memory._register(print)):
+        forked(call)
+    assert len(memory) == 4 << 20
+    memory.close()
+in_child(child)
+assert (memory.runs(), memory.nodes()) == (runs, nodes)
+memory.close()
+""")
+
+
 MEMORIES = ["reserve.alloc(600, any=True)", "glebe.contig(4 << 20, source='plain')"]
 
 
