@@ -87,6 +87,30 @@ def test_arrays_come_back_as_arrays(cache, array):
     assert cache["a"] == b"bytes"
 
 
+def test_values_of_different_shapes_differ(cache):
+    three, row = np.arange(3), np.array([[0, 1, 2]])
+    kept = {"three": three, "none": three[:0], "rows": np.vstack([three, three]), "bytes": b"abc"}
+    kept["number"], kept["fields"] = np.float32(1.5), np.zeros(3, [("a", int)])
+    cache.update(kept)
+    different = {
+        "three": (three[:2], row, np.vstack([row, row]), three + 1, b"abc", b"", [0, 1]),
+        "none": (three[:1], three, three[:0].reshape(0, 1), b"", b"a", 0),
+        "rows": (three, row, three[:2], b"abc"),
+        "bytes": (three, three[:0], b"abd", "abc", None),
+        "number": (2.5, np.array([1.5]), b""),
+        "fields": (np.zeros(3, int), np.zeros(3, [("b", int)]), np.zeros(2, [("a", int)])),
+    }
+    for key, others in different.items():
+        for other in others:
+            assert (key, other) not in cache.items(), (key, other)
+    for key, value in kept.items():
+        assert (key, value) in cache.items() and value in cache.values()
+    assert ("three", [0, 1, 2]) in cache.items() and ("number", 1.5) in cache.items()
+    assert memoryview(b"abc") in cache.values() and bytearray(b"abc") in cache.values()
+    for other in (three[:2], row, np.zeros((4, 3)), b"", b"abd", 2, None, three[:0].reshape(0, 1)):
+        assert other not in cache.values(), other
+
+
 def test_arrays_that_would_not_come_back_are_refused(cache, tmp_path):
     class Own(np.ndarray):
         pass

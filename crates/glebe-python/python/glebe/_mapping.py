@@ -1,6 +1,7 @@
 """`Cache`: adds the methods of a mutable mapping to the library's cache."""
 
 from collections.abc import ItemsView, MutableMapping, ValuesView
+from sys import modules
 
 from glebe import _glebe  # type: ignore[attr-defined]
 
@@ -9,7 +10,14 @@ _ABSENT = object()
 
 def _are_equal(value, other):
     """Returns true if two values, which may be arrays, are equal."""
-    same = value == other
+    numpy = modules.get("numpy")
+    if numpy and (hasattr(value, "dtype") or hasattr(other, "dtype")):
+        if numpy.shape(value) != numpy.shape(other):
+            return False  # `==` would raise, or repeat the smaller array
+    try:
+        same = value == other
+    except TypeError:
+        return False  # NumPy: an array with fields, and one without or with others
     return bool(same.all()) if hasattr(same, "all") else bool(same)
 
 
