@@ -1162,7 +1162,8 @@ int glebe_shared_cache_free(glebe_shared_cache cache);
 
 /* Stores a value, in place of the key's earlier one. Returns GLEBE_PUT_STORED, or GLEBE_PUT_FULL if
  * there is no memory for it; the key then has no value, unless the daemon does not answer. Errors:
- * NULL; TOO_LONG if the key has more than 64 KiB, or both more than glebe_shared_cache_limit. */
+ * NULL; TOO_LONG if the key has more than 64 KiB, or both more than glebe_shared_cache_limit; the
+ * key then has no value. */
 int glebe_shared_cache_put(glebe_shared_cache cache, const void *key, size_t key_len_bytes,
                            const void *value, size_t value_len_bytes);
 

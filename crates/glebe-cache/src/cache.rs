@@ -153,7 +153,7 @@ impl SharedCache {
     /// answer, or too many processes use the file.
     ///
     /// # Errors
-    /// [`CacheError::TooLong`].
+    /// [`CacheError::TooLong`]; the key then has no value, with the same exception.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, CacheError> {
         let (len, limit) = (key.len().saturating_add(value.len()), self.limit());
         let (len, limit) = if key.len() > KEY_MAX { (key.len(), KEY_MAX) } else { (len, limit) };

@@ -72,7 +72,8 @@ impl SharedCache {
     /// Stores a copy of a value, as `cache[key] = value` does. A full cache drops older values.
     /// Returns false if there is no memory at all; the key then has no value.
     ///
-    /// Raises `BadArgument` if key and value are longer than `limit`; the errors of `Cache.put`.
+    /// Raises `BadArgument` if key and value are longer than `limit`; the key then has no value.
+    /// Raises the errors of `Cache.put`.
     fn put(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<bool> {
         let (py, key, value) = (key.py(), encode(key)?, Given::new(value)?);
         let bytes = value.bytes();

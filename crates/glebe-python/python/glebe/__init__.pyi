@@ -434,8 +434,8 @@ class SharedCache:
         """Stores a copy of a value, as `cache[key] = value` does. A full cache drops older values.
         Returns false if there is no memory at all; the key then has no value.
 
-        Raises `errors.BadArgument` if key and value are longer than `limit`; the errors of
-        `Cache.put`.
+        Raises `errors.BadArgument` if key and value are longer than `limit`; the key then has no
+        value. Raises the errors of `Cache.put`.
         """
 
     def __setitem__(self, key: _Key, value: Buffer, /) -> None: ...
