@@ -135,8 +135,9 @@ impl Contig {
 
     /// Returns the NUMA nodes of the pages: first page, number of pages, and node. Raises
     /// `SystemRefused` if the kernel does not tell them.
-    fn nodes(&self) -> Result<Vec<(u64, u64, u32)>> {
-        let nodes = self.own()?.nodes();
+    fn nodes(&self, py: Python<'_>) -> Result<Vec<(u64, u64, u32)>> {
+        let memory = self.own()?;
+        let nodes = py.detach(|| memory.nodes());
         Ok(on_nodes(nodes.map_err(glebe::contig::Error::from)?))
     }
 
