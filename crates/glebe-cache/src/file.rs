@@ -12,7 +12,7 @@ use glebe_os::internal::mapping::Part;
 use glebe_os::internal::sys::files::{file, private};
 use glebe_os::internal::sys::processes::process::effective_user;
 use glebe_os::units::Bytes;
-use glebe_volatile::internal::{has_contents, is_marked, part_of};
+use glebe_volatile::internal::{has_contents, is_marked, mark_present, part_of};
 use glebe_volatile::{Error, Order, Priority, Shared};
 
 use crate::error::CacheError;
@@ -46,6 +46,9 @@ impl CacheFile {
         let places = size.get().div_ceil(PLACE.get());
         let shared = opened(&path, Bytes::new(places * PLACE.get()))
             .map_err(|source| CacheError::File { path: path.display().to_string(), source })?;
+        // The first process that opens a file finds no marks. A place whose mark fails can be used,
+        // and not purged.
+        let _ = mark_present(&shared, Priority::NORMAL, Order::Fifo);
         Ok(Self { path, shared, seed: hash(0, name.as_bytes()) })
     }
 
@@ -86,9 +89,11 @@ impl CacheFile {
     }
 
     pub(crate) fn end(&self) -> Result<(), CacheError> {
-        // The kernel may purge the rest after an error.
+        let removed = file::remove(&self.path);
+        // Only marked places are dropped. If a call fails, values stay until their file's last use.
+        let _ = mark_present(&self.shared, Priority::NORMAL, Order::Fifo);
         let _ = self.shared.drop_now(Bytes::ZERO..self.shared.len());
-        file::remove(&self.path).map_err(|source| {
+        removed.map_err(|source| {
             let path = self.path.display().to_string();
             let source = OsError::new("unlink", path.clone(), source);
             CacheError::File { path, source: source.into() }

@@ -76,6 +76,25 @@ fn processes_share_a_file_and_a_purge_leaves_misses() {
 }
 
 #[test]
+fn the_end_takes_values_of_earlier_processes() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    fill(&options(scratch.path()).open("left").unwrap(), 0..200);
+    let cache = options(scratch.path()).open("left").unwrap();
+    cache.end().unwrap();
+    assert_eq!(values(&cache, 0..200), 0);
+}
+
+#[test]
+fn values_of_earlier_processes_are_volatile() {
+    let scratch = Scratch::in_memory("glebe-cache");
+    fill(&options(scratch.path()).open("left").unwrap(), 0..200);
+    let cache = options(scratch.path()).open("left").unwrap();
+    let file = Shared::options().open(&scratch.path().join("left")).unwrap();
+    assert_eq!(file.purge(Bytes::mib(8), Priority::HIGHEST).unwrap(), Bytes::mib(8));
+    assert_eq!(values(&cache, 0..200), 0);
+}
+
+#[test]
 fn odd_names_are_files_of_their_own_and_bad_folders_are_refused() {
     let scratch = Scratch::in_memory("glebe-cache");
     for name in ["..", "a/b", "a%2fb", "\u{e4}"] {

@@ -300,3 +300,20 @@ pub fn has_contents(shared: &Shared, offset: Bytes) -> bool {
 pub fn is_marked(shared: &Shared, offset: Bytes) -> bool {
     offset < shared.len() && shared.word(offset.get() / shared.granule().get()).is_marked()
 }
+
+/// Marks the granules with memory that have no mark. Reads no holes of the file.
+///
+/// # Errors
+/// As [`Shared::mark`].
+pub fn mark_present(shared: &Shared, priority: Priority, order: Order) -> Result<(), Error> {
+    shared.joined()?;
+    let granule = shared.granule().get();
+    for index in shared.ledger.noted()?.iter().flat_map(|run| run.start()..run.end()) {
+        let word = shared.word(index);
+        if word.is_present() && !word.is_marked() {
+            let range = Bytes::new(index * granule)..Bytes::new((index + 1) * granule);
+            shared.mark(range, priority, order)?;
+        }
+    }
+    Ok(())
+}
