@@ -91,6 +91,7 @@ mod connection;
 mod error;
 mod guard;
 mod lease;
+mod link;
 mod parts;
 mod places;
 pub mod socket;

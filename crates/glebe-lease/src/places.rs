@@ -4,9 +4,9 @@
 //! the old generation finds zeros: the guard replaces what was cut. A place without memory of the
 //! daemon reads as zeros.
 //!
-//! Lock: `link`, for the connection and for mappings. Readers do not wait for it. Writers do, since
-//! they must reach an older value of their key. A child that was forked meanwhile keeps the places
-//! that it has.
+//! Lock: [`LinkLock`], for the connection and for mappings. Readers do not wait for it. Writers do,
+//! since they must reach an older value of their key. A child that was forked meanwhile keeps the
+//! places that it has.
 
 use std::fs::File;
 use std::io;
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use crate::client::Client;
 use crate::error::LeaseError;
 use crate::guard::Guard;
+use crate::link::{Link, LinkLock};
 use crate::wire::{Malformed, Name};
 use glebe_os::internal::mapping::{Mapping, Part, Visibility};
-use glebe_os::internal::sync::{lock, try_lock, MappedWord, Mutex, MutexGuard, Ordering};
+use glebe_os::internal::sync::{MappedWord, Ordering};
 use glebe_os::internal::sys::memory::memory_file::MemoryFile;
 use glebe_os::internal::sys::page_size;
-use glebe_os::internal::sys::processes::fork::ForkGuard;
 use glebe_os::units::{Bytes, PageSize};
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
@@ -40,7 +40,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LOOK: u64 = 20;
 /// Longest wait for a daemon that does not answer.
 const PATIENCE: Duration = Duration::from_millis(200);
-const STEP: Duration = Duration::from_millis(1);
 
 /// The caller's use of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,24 +66,7 @@ pub struct Places {
     mapped: Box<[MappedWord]>,
     /// When somebody looked if the daemon lives: milliseconds.
     looked: MappedWord,
-    process: ForkGuard,
-    /// 1 in a forked child where `link` is locked for ever.
-    is_held: MappedWord,
-    link: Mutex<Link>,
-}
-
-#[derive(Debug)]
-struct Link {
-    client: Option<Client>,
-    number: u64,
-    /// When to ask the daemon again.
-    pause: Option<Instant>,
-}
-
-impl Link {
-    fn is_paused(&self) -> bool {
-        self.pause.is_some_and(|until| Instant::now() < until)
-    }
+    link: LinkLock,
 }
 
 /// Leaves a slow daemon in peace for longer.
@@ -110,22 +92,9 @@ impl Places {
         let _guard = Guard::new(&memory, place)?;
         let mapped = (0..opened.places).map(|_| MappedWord::new(0)).collect();
         let link = Link { client: Some(client), number: opened.number, pause: None };
-        let (path, link) = (path.to_owned(), Mutex::new(link));
-        let [looked, is_held] = [now(), 0].map(MappedWord::new);
-        let process = ForkGuard::new();
-        Ok(Self {
-            path,
-            name,
-            place,
-            control,
-            _guard,
-            memory,
-            mapped,
-            looked,
-            process,
-            is_held,
-            link,
-        })
+        let (path, link) = (path.to_owned(), LinkLock::new(link));
+        let looked = MappedWord::new(now());
+        Ok(Self { path, name, place, control, _guard, memory, mapped, looked, link })
     }
 
     /// Returns the number of places.
@@ -175,7 +144,7 @@ impl Places {
 
     #[cold]
     fn look_now(&self) {
-        let Some(mut link) = self.link(false) else { return };
+        let Some(mut link) = self.link.get(false) else { return };
         if link.client.as_ref().is_some_and(Client::has_ended) {
             self.forget(&mut link);
         }
@@ -200,7 +169,7 @@ impl Places {
     /// If the daemon does not answer; [`LeaseError::Forked`] in a child forked while another thread
     /// of the parent asked the daemon.
     pub fn end(&self) -> Result<(), LeaseError> {
-        let mut link = self.link(true).ok_or(LeaseError::Forked)?;
+        let mut link = self.link.get(true).ok_or(LeaseError::Forked)?;
         match (self.linked(&mut link), &link.client) {
             (Ok(()), Some(client)) => client.end_cache(link.number),
             (Err(LeaseError::NoDaemon { source, .. }), _) if is_none(&source) => Ok(()),
@@ -210,7 +179,7 @@ impl Places {
 
     #[cold]
     fn map(&self, index: usize, wanted: PlaceUse) -> Option<Part<'_>> {
-        let mut link = self.link(wanted != PlaceUse::Read)?;
+        let mut link = self.link.get(wanted != PlaceUse::Read)?;
         let now = self.generation(index);
         if now != 0 && now == self.mapped[index].load(Ordering::Acquire) {
             return Some(self.part(index));
@@ -273,26 +242,6 @@ impl Places {
         self.control.lay(Bytes::ZERO, file.as_file(), self.control.len())?;
         link.number = opened.number;
         Ok(client)
-    }
-
-    /// With `waits`, waits for other threads.
-    fn link(&self, waits: bool) -> Option<MutexGuard<'_, Link>> {
-        if !waits || self.is_held.load(Ordering::Relaxed) != 0 {
-            return try_lock(&self.link);
-        }
-        if !self.process.is_child() {
-            return Some(lock(&self.link));
-        }
-        // The parent's thread that may have the lock is not in this process.
-        let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
-            if let Some(link) = try_lock(&self.link) {
-                return Some(link);
-            }
-            std::thread::sleep(STEP);
-        }
-        self.is_held.store(1, Ordering::Relaxed);
-        None
     }
 
     fn generation(&self, index: usize) -> u64 {
