@@ -75,7 +75,8 @@ impl Store {
     }
 
     /// Calls `work` with the place of a key and its hash. Calls it again if the cache was ended
-    /// meanwhile, since the next one has another seed.
+    /// meanwhile, since the next one has another seed, or if zeros of this process replaced the
+    /// place.
     pub(crate) fn change<R>(
         &self,
         key: &[u8],
@@ -85,12 +86,21 @@ impl Store {
         for _ in 0..TRIES {
             let seed = self.seed();
             let hash = hash(seed, key);
-            let done = self.with(self.place_of(hash), wanted, |at| work(&Table::new(at), hash));
-            if self.seed() == seed {
+            let place = self.place_of(hash);
+            let replaced = self.replaced(place);
+            let done = self.with(place, wanted, |at| work(&Table::new(at), hash));
+            if self.seed() == seed && self.replaced(place) == replaced {
                 return done;
             }
         }
         None
+    }
+
+    fn replaced(&self, place: usize) -> u64 {
+        match self {
+            Self::Daemon(places) => places.replaced(place),
+            Self::File(_) => 0,
+        }
     }
 
     pub(crate) fn end(&self) -> Result<(), CacheError> {

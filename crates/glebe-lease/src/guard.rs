@@ -20,6 +20,8 @@ struct Watched {
     /// Bytes that one revocation takes.
     unit: usize,
     is_revoked: MappedWord,
+    /// For each unit, a number that rises before and after zeros replace the unit.
+    replaced: Box<[MappedWord]>,
 }
 
 #[derive(Debug)]
@@ -33,13 +35,15 @@ impl Guard {
     /// The daemon takes the memory back in pieces of `unit` bytes.
     pub(crate) fn new(memory: &Mapping, unit: Bytes) -> Result<Self, LeaseError> {
         let (start, len, unit) = (memory.addr(), memory.len().as_usize(), unit.as_usize());
-        let watched = Box::new(Watched { start, len, unit, is_revoked: MappedWord::new(0) });
+        let replaced = (0..len.div_ceil(unit.max(1))).map(|_| MappedWord::new(0)).collect();
+        let is_revoked = MappedWord::new(0);
+        let watched = Box::new(Watched { start, len, unit, is_revoked, replaced });
         let handler = Handler::install()?;
         if !handler.is_first()? {
             return Err(LeaseError::HandlerCovered);
         }
         // SAFETY: `watched` has a fixed address and is freed after the watch. `on_touch` makes one
-        // system call and stores a word.
+        // system call and changes words.
         let watch =
             unsafe { handler.watch(start..start + len, on_touch, ptr::from_ref(&*watched).cast()) };
         Ok(Self { _watch: watch?, watched })
@@ -47,6 +51,12 @@ impl Guard {
 
     pub(crate) fn is_revoked(&self) -> bool {
         self.watched.is_revoked.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns a number that changes before and after zeros of this process replace the unit.
+    #[inline]
+    pub(crate) fn replaced(&self, index: usize) -> u64 {
+        self.watched.replaced[index].load(Ordering::Acquire)
     }
 
     pub(crate) fn set_revoked(&self) {
@@ -58,10 +68,20 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
     // SAFETY: `data` is the `Watched` of a live watch, from `Guard::new`.
     let watched = unsafe { &*data.cast::<Watched>() };
     watched.is_revoked.store(1, Ordering::Release);
-    let first = addr.saturating_sub(watched.start) / watched.unit * watched.unit;
+    let index = addr.saturating_sub(watched.start) / watched.unit;
+    let first = index * watched.unit;
     let len = watched.unit.min(watched.len.saturating_sub(first));
+    let note = || {
+        let replaced = watched.replaced.get(index);
+        replaced.map(|word| word.fetch_add(1, Ordering::SeqCst));
+    };
+    // The first count is for a thread that uses the zeros before the second one. The second is for
+    // a thread that maps the unit anew between the first one and the zeros.
+    note();
     // SAFETY: the range is in the watched mapping, and references to it are only to atomics.
-    match unsafe { fill::replace(watched.start + first, len) } {
+    let done = unsafe { fill::replace(watched.start + first, len) };
+    note();
+    match done {
         Ok(()) => Decision::Resume,
         Err(_) => Decision::Pass,
     }

@@ -1,8 +1,9 @@
 //! [`Places`] maps a named cache of the daemon, place by place.
 //!
 //! The daemon takes a place by setting its generation to 0 and cutting its file. A reader that saw
-//! the old generation finds zeros: the guard replaces what was cut. A place without memory of the
-//! daemon reads as zeros.
+//! the old generation finds zeros: the guard replaces what was cut, and counts that. A place whose
+//! count has changed since it was mapped is mapped anew, since its zeros are this process's alone.
+//! A place without memory of the daemon reads as zeros.
 //!
 //! Lock: [`LinkLock`], for the connection and for mappings. Readers do not wait for it. Writers do,
 //! since they must reach an older value of their key. A child that was forked meanwhile keeps the
@@ -19,7 +20,7 @@ use crate::guard::Guard;
 use crate::link::{Link, LinkLock};
 use crate::wire::{Malformed, Name};
 use glebe_os::internal::mapping::{Mapping, Part, Visibility};
-use glebe_os::internal::sync::{MappedWord, Ordering};
+use glebe_os::internal::sync::{fence, MappedWord, Ordering};
 use glebe_os::internal::sys::memory::memory_file::MemoryFile;
 use glebe_os::internal::sys::page_size;
 use glebe_os::units::{Bytes, PageSize};
@@ -60,10 +61,12 @@ pub struct Places {
     place: Bytes,
     control: Mapping,
     /// Declared before the memory, which it watches.
-    _guard: Guard,
+    guard: Guard,
     memory: Mapping,
     /// The generation that is mapped; 0 for none.
     mapped: Box<[MappedWord]>,
+    /// The guard's count when the generation was mapped.
+    replaced: Box<[MappedWord]>,
     /// When somebody looked if the daemon lives: milliseconds.
     looked: MappedWord,
     link: LinkLock,
@@ -89,12 +92,13 @@ impl Places {
         let (Some(size), Some(len)) = (size, len) else { return Err(Malformed::Answer.into()) };
         let control = control_of(opened.control, opened.places)?;
         let memory = Mapping::aligned(Bytes::new(len), size, Visibility::ORDINARY)?;
-        let _guard = Guard::new(&memory, place)?;
-        let mapped = (0..opened.places).map(|_| MappedWord::new(0)).collect();
+        let guard = Guard::new(&memory, place)?;
+        let zeros = || (0..opened.places).map(|_| MappedWord::new(0)).collect();
+        let (mapped, replaced) = (zeros(), zeros());
         let link = Link { client: Some(client), number: opened.number, pause: None };
         let (path, link) = (path.to_owned(), LinkLock::new(link));
         let looked = MappedWord::new(now());
-        Ok(Self { path, name, place, control, _guard, memory, mapped, looked, link })
+        Ok(Self { path, name, place, control, guard, memory, mapped, replaced, looked, link })
     }
 
     /// Returns the number of places.
@@ -125,7 +129,7 @@ impl Places {
             used.store(1, Ordering::Relaxed);
         }
         let now = self.generation(index);
-        match now != 0 && now == self.mapped[index].load(Ordering::Acquire) {
+        match self.is_mapped(index, now) {
             true => Some(self.part(index)),
             false if now == 0 && wanted == PlaceUse::Read => None,
             false => self.map(index, wanted),
@@ -181,7 +185,7 @@ impl Places {
     fn map(&self, index: usize, wanted: PlaceUse) -> Option<Part<'_>> {
         let mut link = self.link.get(wanted != PlaceUse::Read)?;
         let now = self.generation(index);
-        if now != 0 && now == self.mapped[index].load(Ordering::Acquire) {
+        if self.is_mapped(index, now) {
             return Some(self.part(index));
         }
         if link.is_paused() && (now == 0 || link.client.is_none()) {
@@ -192,10 +196,28 @@ impl Places {
         if is_linked && wanted != PlaceUse::Fill && self.generation(index) == 0 {
             return None;
         }
+        let replaced = self.guard.replaced(index);
         let laid = self.laid(&mut link, index);
         link.pause = laid.is_none().then(|| pause_after(begin));
-        self.mapped[index].store(laid?, Ordering::Release);
+        let generation = laid?;
+        self.replaced[index].store(replaced, Ordering::Release);
+        self.mapped[index].store(generation, Ordering::Release);
         Some(self.part(index))
+    }
+
+    #[inline]
+    fn is_mapped(&self, index: usize, generation: u64) -> bool {
+        generation != 0
+            && generation == self.mapped[index].load(Ordering::Acquire)
+            && self.replaced[index].load(Ordering::Acquire) == self.guard.replaced(index)
+    }
+
+    /// Returns the number of times that zeros of this process began or ended to replace the place.
+    /// What a caller changed there may be lost if the number has changed meanwhile.
+    #[must_use]
+    pub fn replaced(&self, index: usize) -> u64 {
+        fence(Ordering::SeqCst);
+        self.guard.replaced(index)
     }
 
     /// Maps a place, and returns its generation.

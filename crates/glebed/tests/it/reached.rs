@@ -1,6 +1,7 @@
 //! Tests that a process reaches a key's older value, whatever happened to the cache meanwhile.
 
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use glebe::internal::sys::memory::memory_file::MemoryFile;
 use glebe::units::Bytes;
 use glebe_cache::{CacheError, SharedCache};
 use glebe_lease::socket::{bound, Packets};
-use glebe_lease::wire::{Answer, Flags, Message, Request};
+use glebe_lease::wire::{Answer, Flags, Message, Name, Request};
 use glebe_lease::LeaseError;
 use glebe_testing::stressed::{in_child, ChildEnd};
 use glebe_testing::time::wait_until;
@@ -81,6 +82,51 @@ fn a_lack_of_memory_elsewhere_hides_no_value() {
         assert_eq!(value(&one, b"key"), left);
     }
     drop(rest);
+}
+
+/// Returns the file of a place, as any process of the user gets it.
+fn file_of(packets: &Packets, cache: u64, index: u64) -> File {
+    let (_, mut files) = asked(packets, cache, Request::Place { index });
+    files.remove(0).into()
+}
+
+fn asked(packets: &Packets, lease: u64, body: Request) -> (Message<Answer>, Vec<OwnedFd>) {
+    let (mut bytes, mut files) = (vec![0; 1 << 12], Vec::new());
+    Message { call: 1, lease, body }.encode(&mut bytes);
+    packets.send(&bytes, &[]).unwrap();
+    bytes.resize(1 << 12, 0);
+    let len = packets.receive(&mut bytes, &mut files).unwrap();
+    (Message::<Answer>::decode(&bytes[..len]).unwrap(), files)
+}
+
+/// A process whose mapping of a place was replaced by zeros of its own must not use them.
+#[test]
+fn a_place_that_another_process_cuts_hides_no_value() {
+    let Some(running) = Running::new(4, settings(0)) else { return };
+    let [one, other] = [(); 2].map(|()| open(&running.path, 1));
+    put(&one, b"key", b"old");
+    wait_until("both have the place", PATIENCE, || value(&other, b"key").is_some());
+    let raw = Packets::connect(&running.path, None).unwrap();
+    asked(&raw, 0, Request::Hello { name: Name::new("raw") });
+    let cache = Request::Cache { bytes: brick(), name: Name::new("reached") };
+    let (cache, _) = asked(&raw, 0, cache);
+    let file = file_of(&raw, cache.lease, 0);
+    file.set_len(0).unwrap();
+    assert_eq!([&one, &other].map(|cache| value(cache, b"key")), [None, None]);
+    for nth in 0..20_u8 {
+        let [kept, newer] = [(&one, [nth]), (&other, [nth + 1])]
+            .map(|(cache, value)| cache.put(b"key", &value).unwrap());
+        let seen = value(&one, b"key");
+        let is_right = seen.is_none() || seen == Some(vec![nth + 1]);
+        assert!(is_right, "{nth}: {seen:?} after {kept} and {newer}");
+        other.remove(b"key");
+        assert_eq!(value(&one, b"key"), None);
+    }
+    // The server gives the place anew.
+    let patient = running.client().patience(PATIENCE);
+    drop(patient.lease(wish(4, Flags::default())).unwrap());
+    put(&one, b"key", b"newest");
+    wait_until("the other finds it", PATIENCE, || value(&other, b"key").is_some());
 }
 
 /// The number of a fake's cache that answers no request for memory of the second place.
