@@ -1,6 +1,6 @@
 //! [`SharedOptions`]: creates and opens shared files.
 //!
-//! The creator writes the magic last, so that nobody opens an unfinished file.
+//! A file gets its name last. So nobody opens an unfinished file, and a failure leaves none.
 //!
 //! # Safety
 //! The caller of [`SharedOptions::over`] keeps the memory mapped.
@@ -87,10 +87,12 @@ impl SharedOptions {
     /// As [`SharedOptions::create`]; [`Error::UnsuitableFile`] on another file system.
     pub fn create_at(self, path: &Path, len: Bytes) -> Result<Shared, Error> {
         let layout = self.layout(len)?;
-        let made = MemoryFile::new_at(path, Bytes::new(layout.total))?;
+        let made = MemoryFile::new_for(path, Bytes::new(layout.total))?;
         let file = made.map_err(Error::UnsuitableFile)?;
         write_header(&file, &layout)?;
-        self.use_file(file, layout)
+        let shared = self.use_file(file, layout)?;
+        shared.ledger().file().link_at(path)?;
+        Ok(shared)
     }
 
     /// Opens the file at `path`; the only symbolic link allowed is `/proc/PID/fd/N`.

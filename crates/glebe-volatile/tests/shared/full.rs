@@ -80,3 +80,29 @@ fn on_a_full_file_system_calls_fail_and_purges_make_room() {
     }
     assert_eq!(child.end(), SteeredEnd::Exit(0));
 }
+
+#[test]
+fn a_file_that_does_not_fit_leaves_no_name() {
+    glebe_testing::alone!();
+    let scratch = Scratch::new("shared-none");
+    let child = Process::start(|link| {
+        if !mount(scratch.path(), 8) {
+            return link.tell(0);
+        }
+        link.tell(1);
+        let (path, rest) = (scratch.path().join("file"), scratch.path().join("rest"));
+        fs::write(&rest, vec![1; at(64).as_usize()]).unwrap_err();
+        match Shared::options().create_at(&path, at(4)) {
+            Err(Error::Os(error)) => assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(!path.exists());
+        fs::remove_file(&rest).unwrap();
+        Shared::options().create_at(&path, at(4)).unwrap();
+        assert_eq!(Shared::options().open(&path).unwrap().len(), at(4));
+    });
+    if child.link.hear() == 0 {
+        println!("skipped: no mount of a tmpfs");
+    }
+    assert_eq!(child.end(), SteeredEnd::Exit(0));
+}

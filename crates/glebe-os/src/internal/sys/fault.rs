@@ -239,7 +239,7 @@ mod armed {
             "open" => &[EMFILE, EACCES, ENOMEM],
             "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],
             "write" | "pwrite" => &[EIO, ENOSPC, ENOMEM],
-            "unlink" | "rename" => &[EIO, ENOSPC, EACCES],
+            "unlink" | "rename" | "linkat" => &[EIO, ENOSPC, EACCES],
             "clone" => &[EAGAIN, ENOMEM],
             "mkdir" | "bind" => &[ENOSPC, EACCES, ENOMEM],
             "chmod" => &[EIO, EPERM],

@@ -47,21 +47,35 @@ impl MemoryFile {
         Ok(Self { file, is_sealed: true })
     }
 
-    /// Creates a new file of `len` zero bytes with mode 0600. Removes the file on failure.
-    pub fn new_at(path: &Path, len: Bytes) -> Result<Result<Self, String>, OsError> {
+    /// Creates a file of `len` zero bytes with mode 0600 in the folder of `path`, without a name.
+    pub fn new_for(path: &Path, len: Bytes) -> Result<Result<Self, String>, OsError> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut options = OpenOptions::new();
-        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-        options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
-        let opened = file::open(path, &options);
-        let file = opened.map_err(|source| refused("open", path.display().to_string(), source))?;
-        let made = Self::adopt(file).and_then(|made| match made {
-            Ok(made) => set_len(&made.file, len).map(|()| Ok(made)),
-            other => Ok(other),
-        });
-        if !matches!(made, Ok(Ok(_))) {
-            let _ = file::remove(path);
+        options.read(true).write(true).mode(0o600);
+        options.custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC);
+        match file::open(folder.unwrap_or(Path::new(".")), &options) {
+            Ok(file) => Self::adopt(file)?
+                .map(|made| set_len(&made.file, len).map(|()| made))
+                .map_or_else(|other| Ok(Err(other)), |made| made.map(Ok)),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                Ok(Err("on a file system without unnamed files, not on tmpfs".to_owned()))
+            }
+            Err(source) => Err(refused("open", path.display().to_string(), source)),
         }
-        made
+    }
+
+    /// Gives a file of [`new_for`](Self::new_for) its name; EEXIST if `path` exists.
+    pub fn link_at(&self, path: &Path) -> Result<(), OsError> {
+        let shown = || path.display().to_string();
+        let name = CString::new(path.as_os_str().as_bytes());
+        let name = name.map_err(|source| refused("linkat", shown(), source.into()))?;
+        let (at, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+        // Without a privilege, the kernel links a descriptor only by this path.
+        let own = CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let own = own.map_err(|source| refused("linkat", shown(), source.into()))?;
+        // SAFETY: both paths end with zero.
+        let linked = || unsafe { libc::linkat(at, own.as_ptr(), at, name.as_ptr(), follow) };
+        call("linkat", shown, linked)
     }
 
     /// Opens a file. Refuses a symbolic link except `/proc/PID/fd/N`, which may name a memfd.

@@ -383,8 +383,7 @@ fn a_file_on_tmpfs_without_a_name_is_in_memory() {
     };
     let path = folder.join(format!("glebe-vma-{}", std::process::id()));
     let file =
-        crate::internal::sys::memory::memory_file::MemoryFile::new_at(&path, page_size().bytes());
-    std::fs::remove_file(&path).unwrap();
+        crate::internal::sys::memory::memory_file::MemoryFile::new_for(&path, page_size().bytes());
     let file = file.unwrap().unwrap();
     // SAFETY: the kernel chooses the address.
     let at = map_file(file.as_file(), Bytes::ZERO, page_size().bytes()).unwrap();
