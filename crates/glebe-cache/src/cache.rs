@@ -188,7 +188,8 @@ impl SharedCache {
         removed == Some(true)
     }
 
-    /// Ends the cache of this name. Processes that have it open find it empty.
+    /// Ends the cache of this name. Processes that have it open find it empty, and use the next one
+    /// of this name if that has the same size. Readers of a file notice within 20 ms.
     ///
     /// # Errors
     /// [`CacheError`].

@@ -70,7 +70,7 @@ impl Store {
     ) -> Option<R> {
         match self {
             Self::Daemon(places) => places.get(index, wanted).map(work),
-            Self::File(file) => file.with(index, wanted == PlaceUse::Fill, work),
+            Self::File(file) => file.with(index, wanted, work),
         }
     }
 
