@@ -3,7 +3,7 @@
 //! Each place is a granule of the file, marked while nobody uses it. A purged place reads as zeros.
 //!
 //! The end of a cache removes the file's name. A process that has the file then opens the next one
-//! of this name, if that has the same length; until then it finds no places. A writer looks at every
+//! of this name, if that has the same length; until then it finds no places. A writer looks at each
 //! call if the file has its name, a reader every 20 ms.
 //!
 //! Lock: `shared`. Nobody waits for it, so that a forked child and nested calls cannot hang.
