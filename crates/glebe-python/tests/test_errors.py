@@ -26,6 +26,12 @@ def test_a_copy_of_an_error_has_its_text_and_values(kind, again):
     assert again(kind("text")).__dict__ == kind("text").__dict__
 
 
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_tblib_can_unpickle_an_error(kind):
+    # Dask loads tblib, which makes the object so.
+    assert kind.__new__(kind, "the text").args == ("the text",)
+
+
 def test_a_copy_of_an_error_of_the_system_has_its_error_number_and_file():
     error = errors.SystemRefused(2, "no such file", "/name")
     for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):

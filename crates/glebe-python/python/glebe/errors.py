@@ -18,7 +18,9 @@ class Forked(Error, RuntimeError):
     """The object belongs to the process that this one was forked from."""
 
 
-class NoMemory(Error, MemoryError):
+# MemoryError comes first, as in NoRun and Budget. Otherwise Python refuses a call of the class's
+# `__new__`, with which tblib, and so Dask, unpickles an error.
+class NoMemory(MemoryError, Error):
     """The machine, a cgroup, a pool or a limit has too little. `available`: bytes or `None`.
 
     `errno`: the error number, if the kernel or a daemon refused.
@@ -27,7 +29,7 @@ class NoMemory(Error, MemoryError):
     available = errno = limit = None
 
 
-class NoRun(Error, MemoryError):
+class NoRun(MemoryError, Error):
     """The reserve has no free run of this length. `asked`, `longest`: pages."""
 
     asked = longest = 0
@@ -58,7 +60,7 @@ class Purged(Error):
     offset = 0
 
 
-class Budget(Error, MemoryError):
+class Budget(MemoryError, Error):
     """Pinned objects leave no room in a store. `pinned`, `budget`: bytes."""
 
     pinned = budget = 0

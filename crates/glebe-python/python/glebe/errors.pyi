@@ -6,12 +6,12 @@ class BadArgument(Error, ValueError):
 
 class Forked(Error, RuntimeError): ...
 
-class NoMemory(Error, MemoryError):
+class NoMemory(MemoryError, Error):
     available: int | None
     errno: int | None
     limit: int | None
 
-class NoRun(Error, MemoryError):
+class NoRun(MemoryError, Error):
     asked: int
     longest: int
 
@@ -25,7 +25,7 @@ class Unsupported(Error): ...
 class Purged(Error):
     offset: int
 
-class Budget(Error, MemoryError):
+class Budget(MemoryError, Error):
     pinned: int
     budget: int
 
