@@ -153,7 +153,7 @@ impl SharedCache {
     /// answer, or too many processes use the file.
     ///
     /// # Errors
-    /// [`CacheError::TooLong`]; the key then has no value, with the same exception.
+    /// [`CacheError::TooLong`]; the key then has no value, unless its memory cannot be reached.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, CacheError> {
         let (len, limit) = (key.len().saturating_add(value.len()), self.limit());
         let (len, limit) = if key.len() > KEY_MAX { (key.len(), KEY_MAX) } else { (len, limit) };
@@ -188,8 +188,8 @@ impl SharedCache {
         removed == Some(true)
     }
 
-    /// Ends the cache of this name. Processes that have it open find it empty, and use the next one
-    /// of this name if that has the same size. Readers of a file notice within 20 ms.
+    /// Ends the cache of this name. Processes that have it open find it empty. Without a daemon, they
+    /// go on with a file that no later process finds, until they open the cache again.
     ///
     /// # Errors
     /// [`CacheError`].

@@ -70,13 +70,13 @@ impl Store {
     ) -> Option<R> {
         match self {
             Self::Daemon(places) => places.get(index, wanted).map(work),
-            Self::File(file) => file.with(index, wanted, work),
+            Self::File(file) => file.with(index, wanted == PlaceUse::Fill, work),
         }
     }
 
     /// Calls `work` with the place of a key and its hash. Calls it again if the cache was ended
-    /// meanwhile, since the next one has another seed, or if zeros of this process replaced the
-    /// place.
+    /// meanwhile, since the next one has another seed. Also if this process replaced the place by
+    /// zeros, so that the change may be lost.
     pub(crate) fn change<R>(
         &self,
         key: &[u8],

@@ -1,6 +1,6 @@
 //! `glebe lend` lends idle memory of a server to a Mooncake Store; `glebe lend status` shows it.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -165,7 +165,8 @@ fn beside() -> Option<PathBuf> {
     match dir {
         Ok(dir) => Some(dir.join(format!("{}{END}", std::process::id()))),
         Err(error) => {
-            eprintln!("glebe lend: no status for `glebe lend status`: {error}");
+            let _ =
+                writeln!(io::stderr(), "glebe lend: no status for `glebe lend status`: {error}");
             None
         }
     }

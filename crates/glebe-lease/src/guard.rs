@@ -75,8 +75,8 @@ unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Decision {
         let replaced = watched.replaced.get(index);
         replaced.map(|word| word.fetch_add(1, Ordering::SeqCst));
     };
-    // The first count is for a thread that uses the zeros before the second one. The second is for
-    // a thread that maps the unit anew between the first one and the zeros.
+    // The first count warns a thread that uses the zeros at once. The second warns a thread that
+    // maps the unit after the first count, because the zeros then cover its new mapping.
     note();
     // SAFETY: the range is in the watched mapping, and references to it are only to atomics.
     let done = unsafe { fill::replace(watched.start + first, len) };

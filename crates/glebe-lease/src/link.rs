@@ -1,7 +1,7 @@
 //! [`LinkLock`] is the lock of a cache's connection, [`Link`], in processes that may fork.
 //!
-//! A thread of the parent may have the lock, and is not in a forked child. So a child waits for a
-//! short time only, until one of its own threads has had the lock.
+//! A thread of the parent may have the lock, and is not in a forked child. A child therefore waits
+//! at most 200 ms. Once one of its own threads has taken the lock, it waits as long as needed.
 
 use std::time::{Duration, Instant};
 
@@ -30,9 +30,9 @@ impl Link {
 #[derive(Debug)]
 pub(crate) struct LinkLock {
     process: ForkGuard,
-    /// A process, by its generation, in which a thread has had the lock.
+    /// The generation of the last child in which a thread took the lock.
     had_in: MappedWord,
-    /// A process in which `link` is locked for ever.
+    /// The generation of the last child that gave up: a lost thread of its parent has the lock.
     lost_in: MappedWord,
     link: Mutex<Link>,
 }

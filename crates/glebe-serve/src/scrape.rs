@@ -10,7 +10,7 @@
 mod exchange;
 mod plain;
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::net::TcpListener;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -60,7 +60,9 @@ impl Scrapes {
         let mut desk = Desk { poll, listener, text, open: Slab::new(), may_wait: false };
         let run = move || {
             if let Err(error) = desk.run() {
-                eprintln!("glebe serve: metrics are no longer served: {error}");
+                // A log that nobody reads ends no thread.
+                let _ =
+                    writeln!(io::stderr(), "glebe serve: metrics are no longer served: {error}");
             }
         };
         let thread = thread::Builder::new().name("glebe-metrics".into()).spawn(run)?;

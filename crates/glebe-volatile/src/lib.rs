@@ -105,7 +105,7 @@ pub mod internal {
     pub use crate::cache::region_of;
     pub use crate::caps::limit_marked;
     pub use crate::options::without_pagemap_scan;
-    pub use crate::shared::{has_contents, has_name, is_marked, mark_present, part_of};
+    pub use crate::shared::{has_contents, is_marked, mark_present, part_of};
     pub use crate::shed::Shed;
 }
 

@@ -3,17 +3,14 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use glebe_cache::units::Bytes;
 use glebe_cache::{CacheError, SharedCache, SharedCacheOptions};
 use glebe_testing::process::{child_of, is_child};
 use glebe_testing::stressed::{in_child, ChildEnd};
-use glebe_testing::time::wait_until;
 use glebe_testing::Scratch;
 use glebe_volatile::{page_size, Priority, Shared};
 
-const PATIENCE: Duration = Duration::from_secs(10);
 const FOLDER: &str = "GLEBE_TEST_FOLDER";
 
 fn options(folder: &Path) -> SharedCacheOptions {
@@ -95,29 +92,6 @@ fn values_of_earlier_processes_are_volatile() {
     let file = Shared::options().open(&scratch.path().join("left")).unwrap();
     assert_eq!(file.purge(Bytes::mib(8), Priority::HIGHEST).unwrap(), Bytes::mib(8));
     assert_eq!(values(&cache, 0..200), 0);
-}
-
-#[test]
-fn those_that_have_an_ended_file_use_the_next_one() {
-    let scratch = Scratch::in_memory("glebe-cache");
-    let [one, reader, remover, writer] =
-        [(); 4].map(|()| options(scratch.path()).open("next").unwrap());
-    fill(&one, 0..10);
-    one.end().unwrap();
-    let next = options(scratch.path()).open("next").unwrap();
-    fill(&next, 0..10);
-    let is_found = || values(&reader, 0..10) == 10;
-    wait_until("a reader finds the next file", PATIENCE, is_found);
-    let key = 3_u32.to_le_bytes();
-    wait_until("the next file's value is removed", PATIENCE, || remover.remove(&key));
-    assert_eq!(values(&next, 0..10), 9);
-    wait_until("a value is stored for all", PATIENCE, || {
-        fill(&writer, 3..4);
-        values(&next, 0..10) == 10
-    });
-    writer.end().unwrap();
-    assert_eq!([&one, &reader, &next].map(|cache| values(cache, 0..10)), [0; 3]);
-    assert!(!scratch.path().join("next").exists());
 }
 
 #[test]

@@ -11,13 +11,13 @@ _ABSENT = object()
 def _are_equal(value, other):
     """Returns true if two values, which may be arrays, are equal."""
     numpy = modules.get("numpy")
-    if numpy and (hasattr(value, "dtype") or hasattr(other, "dtype")):
-        if numpy.shape(value) != numpy.shape(other):
-            return False  # `==` would raise, or repeat the smaller array
     try:
+        if numpy and (hasattr(value, "dtype") or hasattr(other, "dtype")):
+            if numpy.shape(value) != numpy.shape(other):
+                return False  # `==` would raise, or repeat the smaller array
         same = value == other
-    except TypeError:
-        return False  # NumPy: an array with fields, and one without or with others
+    except (TypeError, ValueError):
+        return False  # NumPy: arrays with other fields; a list that is no array
     return bool(same.all()) if hasattr(same, "all") else bool(same)
 
 

@@ -18,8 +18,8 @@ class Forked(Error, RuntimeError):
     """The object belongs to the process that this one was forked from."""
 
 
-# MemoryError comes first, as in NoRun and Budget. Otherwise Python refuses a call of the class's
-# `__new__`, with which tblib, and so Dask, unpickles an error.
+# MemoryError comes first, as in NoRun and Budget. tblib, which Dask loads, unpickles an error by a
+# call of `__new__`, and Python refuses that call otherwise.
 class NoMemory(MemoryError, Error):
     """The machine, a cgroup, a pool or a limit has too little. `available`: bytes or `None`.
 

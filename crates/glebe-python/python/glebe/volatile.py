@@ -91,7 +91,7 @@ class _Cached:
         if (found := self._found(key)) is not None:
             return found
         mine = under_way = _Making()
-        # An interrupt may come at any line, also just after `setdefault`.
+        # Inside, because an interrupt may come just after `setdefault`.
         try:
             under_way = self._making.setdefault(key, mine)
             if under_way is not mine and (made := under_way.wait()):

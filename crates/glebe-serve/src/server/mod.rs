@@ -296,16 +296,16 @@ impl Server {
         let beside = match self.shared.store.reserve().serve_stats() {
             Ok(path) => Some(path.with_extension("control")),
             Err(e) => {
-                eprintln!("glebe serve: no statistics for `glebe stats`: {e}");
+                tell(format_args!("no statistics for `glebe stats`: {e}"));
                 None
             }
         };
         let Some(path) = self.shared.settings.control.clone().or(beside) else {
-            return eprintln!("glebe serve: no control socket for `glebe recall`; give --control");
+            return tell(format_args!("no control socket for `glebe recall`; give --control"));
         };
         match control::listen(&path, &self.shared) {
             Ok(()) => self.control = Some(path),
-            Err(e) => eprintln!("glebe serve: no control socket: {}: {e}", path.display()),
+            Err(e) => tell(format_args!("no control socket: {}: {e}", path.display())),
         }
     }
 

@@ -36,6 +36,6 @@ pub use options::SharedOptions;
 pub use order::Order;
 pub use pin::{part_of, Pin};
 pub use purger::{Holder, Look, Purger};
-pub use region::{has_contents, has_name, is_marked, mark_present, Shared};
+pub use region::{has_contents, is_marked, mark_present, Shared};
 pub use shed::Next;
 pub use stats::Stats as SharedStats;

@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use super::guard::Guard;
@@ -22,7 +21,6 @@ use glebe_os::extent::Extent;
 use glebe_os::internal::extents::{merged, push};
 use glebe_os::internal::mapping::Mapping;
 use glebe_os::internal::sync::Ordering;
-use glebe_os::internal::sys::files::file;
 use glebe_os::internal::sys::machine::uptime;
 use glebe_os::internal::sys::page_size;
 use glebe_os::internal::sys::processes::atfork;
@@ -318,10 +316,4 @@ pub fn mark_present(shared: &Shared, priority: Priority, order: Order) -> Result
         }
     }
     Ok(())
-}
-
-/// Returns false if the file has lost its name.
-#[must_use]
-pub fn has_name(shared: &Shared) -> bool {
-    file::metadata(shared.ledger.file().as_file()).map_or(true, |told| told.nlink() > 0)
 }
