@@ -1163,7 +1163,7 @@ int glebe_shared_cache_free(glebe_shared_cache cache);
 /* Stores a value, in place of the key's earlier one. Returns GLEBE_PUT_STORED, or GLEBE_PUT_FULL if
  * there is no memory for it; the key then has no value, unless the daemon does not answer. Errors:
  * NULL; TOO_LONG if the key has more than 64 KiB, or both more than glebe_shared_cache_limit; the
- * key then has no value. */
+ * key then has no value, unless the daemon does not answer. */
 int glebe_shared_cache_put(glebe_shared_cache cache, const void *key, size_t key_len_bytes,
                            const void *value, size_t value_len_bytes);
 
@@ -1564,9 +1564,9 @@ int glebe_swap_region_memory(glebe_swap_region region, void **address, uint64_t 
 
 /* Loads `len_bytes` from `offset_bytes` on and keeps them in memory until `pin` is freed. Until
  * then the program, system calls and devices may read and write them. Their pages count against the
- * budget; an eighth of it, and four pages or more, are kept for all other pages. No other pin, and no
- * read or write below, can use one of the pages meanwhile. Errors: NULL, BEYOND, TOO_MANY; PINNED by another pin;
- * BUDGET, FULL, CORRUPT, OS, NO_MEMORY. */
+ * budget; an eighth of it, and four pages or more, are kept for all other pages. No other pin, and
+ * no read or write below, can use one of the pages meanwhile. Errors: NULL, BEYOND, TOO_MANY;
+ * PINNED by another pin; BUDGET, FULL, CORRUPT, OS, NO_MEMORY. */
 int glebe_swap_region_resident(glebe_swap_region region, uint64_t offset_bytes, uint64_t len_bytes,
                                void **address, glebe_swap_pin *pin);
 

@@ -188,8 +188,8 @@ impl SharedCache {
         removed == Some(true)
     }
 
-    /// Ends the cache of this name. Processes that have it open find it empty. Without a daemon, they
-    /// go on with a file that no later process finds, until they open the cache again.
+    /// Ends the cache of this name. Processes that have it open find it empty. Without a daemon,
+    /// they go on with a file that no later process finds, until they open the cache again.
     ///
     /// # Errors
     /// [`CacheError`].
