@@ -30,6 +30,12 @@ impl Keys {
     }
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Records {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) socket: TcpStream,
@@ -50,6 +56,10 @@ impl Session {
     }
 
     pub(super) fn kept(&self) -> u64 {
+        match self.never {}
+    }
+
+    pub(super) fn records(&self) -> Records {
         match self.never {}
     }
 
